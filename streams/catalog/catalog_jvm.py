@@ -15,7 +15,7 @@ It uses these properties of Spark 4.3, found by reading its source and its class
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -179,6 +179,23 @@ class CatalogJvm(Jvm):
         """Name of the session's current catalog, and its current namespace: what USE has set."""
         manager = self._session.sessionState().catalogManager()
         return (str(manager.currentCatalog().name()), *manager.currentNamespace())
+
+    def find_catalog(self, known: Collection[str], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+        """The catalog of a name and the rest of the name, as Spark finds them: the name says it, or USE has set it.
+
+        Args:
+            known: Names of catalogs.
+            names: The parts of a name in SQL.
+
+        Returns:
+            None if it is a name in another catalog.
+        """
+        if len(names) > 1 and names[0] in known:
+            return names[0], names[1:]
+        current, *namespace = self.current_place()
+        if current not in known:
+            return None
+        return current, (*namespace, *names) if len(names) == 1 else names
 
     # Where a lookup comes from ----------------------------------------------------------------------------------------
 

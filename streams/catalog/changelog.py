@@ -20,17 +20,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage import Snapshot
 from weft.storage.core.merge.diff import BEFORE, CHANGE, CHANGED_GROUPS
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.storage.operations.points import EARLIEST
 from weft.streams.catalog.catalog_jvm import ChangesRange
-from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner, PinnedChanges
-from weft.streams.read.relation.callbacks import Callback, callback
-from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.catalog.changes import SINCE, UNTIL, PinnedChanges
+from weft.streams.read.relation.callbacks import Callback
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder
 
 CHANGELOG: Final = "changes"
@@ -146,19 +147,7 @@ def changelog_rows(changes: pa.RecordBatch, version: str, committed_at_ms: int) 
 
 
 @dataclass(frozen=True)
-class ChangelogPlanner:
-    """Gives every query the changes of a range as a changelog."""
-
-    changes: ChangesPlanner
-
-    def pin(self) -> PinnedPlanner:
-        earlier, later = self.changes.states()
-        scan = PinnedChanges.between(earlier, later, before=True)
-        return PinnedChangelog(scan, str(later.cut), later.committed_at_ms())
-
-
-@dataclass(frozen=True)
-class PinnedChangelog(OneScan):
+class PinnedChangelog(PinnedPlanner):
     """The planned changelog of one query.
 
     Attributes:
@@ -171,10 +160,15 @@ class PinnedChangelog(OneScan):
     version: str
     committed_at_ms: int
 
+    @classmethod
+    def between(cls, earlier: Snapshot | None, later: Snapshot) -> PinnedChangelog:
+        """Plan the changelog between two states. Raises as `plan_changes`."""
+        return cls(PinnedChanges.between(earlier, later, before=True), str(later.cut), later.committed_at_ms())
+
     def schema(self) -> StructType:
         return from_arrow_schema(changelog_schema(self.changes.scan.arrow))
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         plan = self.changes.plan(columns, filters, part)
         read = functools.partial(_read, plan.read, self.version, self.committed_at_ms)
         return ReadPlan(plan.description, plan.tasks, read)
@@ -185,7 +179,16 @@ def _read(changes: _Read, version: str, committed_at_ms: int, task: Any) -> Iter
         yield from changelog_rows(batch, version, committed_at_ms)
 
 
-class TableChangelog(Callback):
+class TableChangelog(
+    Callback,
+    java=("org.apache.spark.sql.connector.catalog.Changelog",),
+    answers={
+        "containsCarryoverRows": False,
+        "containsIntermediateChanges": False,
+        "representsUpdateAsDeleteAndInsert": False,
+        "rowVersion": None,
+    },
+):
     """What the catalog returns to Spark for a CHANGES clause (`Changelog`)."""
 
     def __init__(self, view: LiveView, identity: str) -> None:
@@ -199,37 +202,14 @@ class TableChangelog(Callback):
         self._view = view
         self._columns = view.pins.current().state.schema()
 
-    @callback
     def name(self) -> str:
         return self._view.name
 
-    @callback
     def columns(self) -> Any:
         return self.jvm.columns(self._columns)
 
-    @callback
-    def containsCarryoverRows(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
-    def containsIntermediateChanges(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
-    def representsUpdateAsDeleteAndInsert(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
     def rowId(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.NamedReference)
 
-    @callback
-    def rowVersion(self) -> None:  # noqa: N802
-        return None
-
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._columns, Part.WHOLE, self._view.pins.current())
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.Changelog",)

@@ -6,59 +6,45 @@ without `until` every query ends at the snapshot that it reads of the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from weft.storage import Snapshot, Table
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.storage.operations.points import EARLIEST, parse_point
 from weft.storage.read.changes.change_scan import ChangeScan, expiring
 from weft.storage.read.changes.plan import plan_changes
-from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 
 SINCE, UNTIL = "changes_since", "changes_until"
 """Options of such a relation, the same as those of ``format("weft")``."""
 
 
-@dataclass(frozen=True)
-class ChangesPlanner:
-    """Gives every query the changes between two states.
+def states_between(table: Table, since: str, until: str | None, newest: Snapshot) -> tuple[Snapshot | None, Snapshot]:
+    """The states between which a query reads the changes; the first is None for changes from the beginning.
 
-    Attributes:
+    Args:
         table: The table.
         since: A time, a savepoint, a cut, or ``earliest``.
         until: Where the changes end, in the same forms; None for the snapshot of the query.
         newest: The snapshot of the table that the query reads.
+
+    Raises:
+        TableError: See `weft.Table.snapshot`.
     """
-
-    table: Table
-    since: str
-    until: str | None
-    newest: Callable[[], Snapshot]
-
-    def pin(self) -> PinnedPlanner:
-        return PinnedChanges.between(*self.states(), before=False)
-
-    def states(self) -> tuple[Snapshot | None, Snapshot]:
-        """The states of a query; the first is None for changes from the beginning.
-
-        Raises:
-            TableError: See `weft.Table.snapshot`.
-        """
-        since = None if self.since == EARLIEST else parse_point(self.since)
-        newest = self.newest()
-        with expiring():
-            earlier = None if since is None else self.table.snapshot(since)
-            later = newest if self.until is None else self.table.snapshot(parse_point(self.until))
-        return earlier, later
+    first = None if since == EARLIEST else parse_point(since)
+    with expiring():
+        earlier = None if first is None else table.snapshot(first)
+        later = newest if until is None else table.snapshot(parse_point(until))
+    return earlier, later
 
 
 @dataclass(frozen=True)
-class PinnedChanges(OneScan):
+class PinnedChanges(PinnedPlanner):
     """The planned changes of one query.
 
     Which rows differ depends on the columns that are compared, so all are read, whatever columns the query needs.
@@ -74,7 +60,7 @@ class PinnedChanges(OneScan):
     def schema(self) -> StructType:
         return from_arrow_schema(self.scan.arrow)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         del columns, filters, part
         return ReadPlan(f"weft changes, {len(self.scan.tasks)} tasks", self.scan.tasks, self.scan.without_tasks().read)
 

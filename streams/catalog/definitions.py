@@ -15,14 +15,14 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from weft.storage import Table
-from weft.storage.alter import SetComment, SetDefault, WidenColumn
+from weft.storage.alter import AddColumn, Change, SetComment, SetDefault, WidenColumn
 from weft.storage.config.table_properties import SqlColumn, config_from_properties, parse_names
 from weft.storage.core.types import format_type, parse_type
 from weft.storage.errors import Conflict, InvalidInput, NotFound
 from weft.storage.services.location.drop_table import drop_table as drop_all_objects
 from weft.storage.services.location.namespaces import make_namespace, remove_namespace
 from weft.streams.catalog.stream_writes import NO_CONSTRAINTS
-from weft.streams.catalog.table_changes import NewColumn, Part, RemoveProperty, SetProperty, apply_changes
+from weft.streams.catalog.table_changes import apply_changes, find_group
 
 if TYPE_CHECKING:
     from weft.streams.catalog.catalog_context import CatalogContext
@@ -227,28 +227,33 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
         InvalidInput, NotFound: See `weft.streams.catalog.table_changes.apply_changes`.
     """
     table = _whole_table(catalog, names, "ALTER TABLE")
-    apply_changes(table, [_change(catalog, table, change) for change in changes])
+    of_columns: list[Change] = []
+    properties: dict[str, str | None] = {}
+    for change in changes:
+        kind = str(change.getClass().getSimpleName())
+        match kind:
+            case "SetProperty":
+                _check_clauses("ALTER TABLE", [change.property()])
+                properties[change.property()] = change.value()
+            case "RemoveProperty":
+                properties[change.property()] = None
+            case _ if kind in _REFUSED:
+                what, hint = _REFUSED[kind]
+                raise InvalidInput(f"ALTER TABLE: {what}", hint=hint)
+            case _ if kind not in _OF_COLUMNS:
+                raise InvalidInput(f"ALTER TABLE cannot do this ({kind})", hint="weft alter lists what it can do")
+            case _:
+                of_columns.append(_column_change(catalog, table, kind, change, of_columns))
+    apply_changes(table, of_columns, properties)
 
 
-def _change(catalog: CatalogContext, table: Table, change: Any) -> Part:
-    kind = str(change.getClass().getSimpleName())
-    match kind:
-        case "SetProperty":
-            _check_clauses("ALTER TABLE", [change.property()])
-            return SetProperty(change.property(), change.value())
-        case "RemoveProperty":
-            return RemoveProperty(change.property())
-        case _ if kind in _REFUSED:
-            what, hint = _REFUSED[kind]
-            raise InvalidInput(f"ALTER TABLE: {what}", hint=hint)
-        case _ if kind not in _OF_COLUMNS:
-            raise InvalidInput(f"ALTER TABLE cannot do this ({kind})", hint="weft alter lists what it can do")
+def _column_change(catalog: CatalogContext, table: Table, kind: str, change: Any, before: Sequence[Change]) -> Change:
     name, *inside = change.fieldNames()
     if inside:
         raise InvalidInput(f"column {name!r}: fields of a struct cannot be changed", hint="add a column")
     match kind:
         case "AddColumn":
-            return _addition(catalog, name, change)
+            return _addition(catalog, table, name, change, before)
         case "UpdateColumnType":
             return WidenColumn(name=name, type=column_type(name, change.newDataType()))
         case "UpdateColumnDefaultValue":
@@ -260,7 +265,7 @@ def _change(catalog: CatalogContext, table: Table, change: Any) -> Part:
     raise AssertionError(f"{kind} is one of {_OF_COLUMNS}")
 
 
-def _addition(catalog: CatalogContext, name: str, change: Any) -> NewColumn:
+def _addition(catalog: CatalogContext, table: Table, name: str, change: Any, before: Sequence[Change]) -> AddColumn:
     if not change.isNullable():
         raise InvalidInput(
             f"column {name!r}: NOT NULL: rows from before have no value", hint="leave NOT NULL out; use DEFAULT"
@@ -274,7 +279,8 @@ def _addition(catalog: CatalogContext, name: str, change: Any) -> NewColumn:
     kind = column_type(name, change.dataType())
     default = change.defaultValue()
     value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
-    return NewColumn(name, kind, value, None if position is None else position.column(), change.comment() or "")
+    group = find_group(table.schema, name, None if position is None else position.column(), before)
+    return AddColumn(group=group, name=name, type=kind, default=value, comment=change.comment() or "")
 
 
 def drop_later(catalog: CatalogContext, names: Sequence[str]) -> bool:

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.planner_interface import OneScan, Part, ReadPlan
+from weft.storage.core.predicate import Condition
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 
 
 @dataclass(frozen=True)
-class FixedRows(OneScan):
+class FixedRows(PinnedPlanner):
     """A state with these rows. All are read, whatever the filters are: Spark applies them.
 
     Attributes:
@@ -28,7 +28,7 @@ class FixedRows(OneScan):
     def schema(self) -> StructType:
         return from_arrow_schema(self.rows.schema)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         del filters, part
         rows = self.rows.select(columns) if columns else self.rows  # without columns the number of rows would be lost
         return ReadPlan(f"weft {self.name}", (rows,), _batches, row_count=rows.num_rows, size_bytes=rows.nbytes)

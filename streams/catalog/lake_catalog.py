@@ -14,14 +14,14 @@ from weft.streams.catalog.changelog import TableChangelog
 from weft.streams.catalog.changes import SINCE
 from weft.streams.catalog.lake import Lake, Names
 from weft.streams.catalog.metadata_columns import METADATA, MetadataTable, names_metadata
-from weft.streams.catalog.relations import Reading, RelationFunction, Relations
+from weft.streams.catalog.relations import Reading, Relations
 from weft.streams.catalog.statement_options import check_options
 from weft.streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
 from weft.streams.catalog.stream_writes import check_readable
 from weft.streams.catalog.system_tables import SYSTEM_TABLES
 from weft.streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
 from weft.streams.read.read_options import ReadOptions
-from weft.streams.read.relation.callbacks import Callback, callback, check_methods
+from weft.streams.read.relation.callbacks import Callback, ScalaFunction, check_methods
 from weft.streams.read.stream_mark import MARK
 
 _STATE_OPTIONS: Final = (*ReadOptions.model_fields, METADATA, *STREAM_OPTIONS)
@@ -30,12 +30,51 @@ AS_OF: Final = "as_of"
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class LakeCatalog(Callback):
+def register_lake(jvm: CatalogJvm, name: str, lake: Lake) -> LakeCatalog:
+    """Make a catalog known to its session.
+
+    Raises:
+        UnsupportedSessionError: Spark may call methods that its objects lack.
+    """
+    check_methods(
+        jvm,
+        (
+            LakeCatalog,
+            TableEntry,
+            MetadataTable,
+            TableChangelog,
+            ChangeStreamTable,
+            procedures.SparkProcedure,
+            procedures.MissingProcedure,
+            procedures.ResultScan,
+            writing.StreamTable,
+            writing.NoScan,
+            writing.Append,
+        ),
+    )
+    catalog = LakeCatalog(jvm, name, lake)
+    relations = catalog.relations
+    function = ScalaFunction(jvm, f"weft relations {id(relations)}", relations.relation)
+    jvm.register_function(relations.function, function)
+    jvm.register_catalog(name, catalog)
+    return catalog
+
+
+class LakeCatalog(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.catalog.TableCatalog",
+        "org.apache.spark.sql.connector.catalog.SupportsNamespaces",
+        "org.apache.spark.sql.connector.catalog.ProcedureCatalog",
+    ),
+    answers={"useNullableQuerySchema": True},
+):
     """A folder of tables as a catalog of one session.
 
     Attributes:
         jvm: The session.
         lake: The folder.
+        relations: What queries read.
     """
 
     def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
@@ -44,75 +83,44 @@ class LakeCatalog(Callback):
         self.lake = lake
         self._name = name
         self._context = CatalogContext(jvm, name, lake)
-        self._relations = Relations(jvm, name, lake)
+        self.relations = Relations(jvm, name, lake)
         self._state_options = self._set(_STATE_OPTIONS)
-
-    def register(self) -> None:
-        """Make the catalog known to its session."""
-        check_methods(
-            self.jvm,
-            (
-                LakeCatalog,
-                TableEntry,
-                MetadataTable,
-                TableChangelog,
-                ChangeStreamTable,
-                procedures.SparkProcedure,
-                procedures.MissingProcedure,
-                procedures.ResultScan,
-                writing.StreamTable,
-                writing.NoScan,
-                writing.Append,
-            ),
-        )
-        self.jvm.register_function(self._relations.function, RelationFunction(self.jvm, self._relations))
-        self.jvm.register_catalog(self._name, self)
 
     # CatalogPlugin ----------------------------------------------------------------------------------------------------
 
-    @callback
     def initialize(self, _name: str, _options: Any) -> None:
         """Nothing to do."""
 
-    @callback
     def name(self) -> str:
         return self._name
 
-    @callback
     def defaultNamespace(self) -> Any:  # noqa: N802
         return self.jvm.strings(())
 
     # Tables: reads ----------------------------------------------------------------------------------------------------
 
-    @callback
     def capabilities(self) -> Any:
         return self._set([self.jvm.TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE])
 
-    @callback
     def tableStateOptionKeys(self) -> Any:  # noqa: N802
         return self._state_options
 
-    @callback
     def changelogStateOptionKeys(self) -> Any:  # noqa: N802
         return self._set(())
 
-    @callback
     def listTables(self, namespace: Any) -> Any:  # noqa: N802
         found = self._listed(self.lake.tables, namespace)
         return self.jvm.array(self.jvm.Identifier, [self.jvm.identifier(names) for names in found])
 
-    @callback
     def listTableSummaries(self, namespace: Any) -> Any:  # noqa: N802
         tables = self.listTables(namespace)
         summary = self.jvm.TableSummary
         return self.jvm.array(summary, [summary.of(each, summary.EXTERNAL_TABLE_TYPE) for each in tables])
 
-    @callback
     def tableExists(self, ident: Any) -> bool:  # noqa: N802
         names = _names(ident)
         return self.lake.has_table(names) or self.lake.has_table(names[:-1])  # a part of a table
 
-    @callback
     def loadTable(self, ident: Any, *given: Any) -> Any:  # noqa: N802
         """Spark calls the form with a `TableContext` and options, and for SHOW TABLE EXTENDED the one without."""
         names = _names(ident)
@@ -144,24 +152,21 @@ class LakeCatalog(Callback):
             options = {**self.lake.default_options(), **options}
         with_metadata = options.pop(METADATA, "").lower() == "true" or names_metadata(text)
         reading = Reading.of(table, part, options)
-        return self._relations.metadata_table(reading) if with_metadata else self._relations.table(self, reading, names)
+        return self.relations.metadata_table(reading) if with_metadata else self.relations.table(self, reading, names)
 
-    @callback
     def loadChangelog(self, ident: Any, context: Any, _options: Any) -> Any:  # noqa: N802
         names = _names(ident)
         table, part = self._resolve(names)
         if part:
             raise InvalidInput(f"{self._full(names)} has no changes", hint="CHANGES of the table itself has them")
-        return self._relations.changelog(table, self.jvm.changes_range(context))
+        return self.relations.changelog(table, self.jvm.changes_range(context))
 
-    @callback
     def invalidateTable(self, ident: Any) -> None:  # noqa: N802
         """REFRESH TABLE: opens the table again. Queries see new commits without it."""
         self.lake.forget(_names(ident))
 
     # Tables: definitions ----------------------------------------------------------------------------------------------
 
-    @callback
     def createTable(self, ident: Any, *given: Any) -> Any:  # noqa: N802
         names = _names(ident)
         if len(given) == 1:  # a TableInfo
@@ -173,7 +178,6 @@ class LakeCatalog(Callback):
         definitions.create_table(self._context, names, columns, partitioning, properties, with_rows=with_rows)
         # Without a result, CREATE TABLE AS SELECT asks `loadTable` for the table to write to.
 
-    @callback
     def createTableLike(self, ident: Any, info: Any, source: Any) -> None:  # noqa: N802
         """CREATE TABLE ... LIKE: a table of weft has its configuration in its properties."""
         copied = dict(source.properties())
@@ -182,11 +186,6 @@ class LakeCatalog(Callback):
         properties = {**copied, **dict(info.properties())}
         definitions.create_table(self._context, _names(ident), info.columns(), info.partitions(), properties)
 
-    @callback
-    def useNullableQuerySchema(self) -> bool:  # noqa: N802
-        return True
-
-    @callback
     def alterTable(self, ident: Any, changes: Any) -> Any:  # noqa: N802
         names = _names(ident)
         try:
@@ -195,7 +194,6 @@ class LakeCatalog(Callback):
             self.jvm.raise_user_error(error)
         return entry_of(self.jvm, self._full(names), self.lake.table(names))
 
-    @callback
     def dropTable(self, ident: Any) -> bool:  # noqa: N802
         """Also for AS SELECT: it drops the table that it has made if it cannot fill it."""
         names = _names(ident)
@@ -203,11 +201,9 @@ class LakeCatalog(Callback):
             return definitions.drop_later(self._context, names)
         return definitions.drop_table(self._context, names, purge=self.jvm.writes_from_query())
 
-    @callback
     def purgeTable(self, ident: Any) -> bool:  # noqa: N802
         return definitions.drop_table(self._context, _names(ident), purge=True)
 
-    @callback
     def renameTable(self, ident: Any, _new: Any) -> None:  # noqa: N802
         raise InvalidInput(
             f"{'.'.join(_names(ident))} cannot be renamed: the name of a table is that of its folder",
@@ -216,39 +212,32 @@ class LakeCatalog(Callback):
 
     # Namespaces -------------------------------------------------------------------------------------------------------
 
-    @callback
     def listNamespaces(self, *given: Any) -> Any:  # noqa: N802
         return self.jvm.string_arrays(self._listed(self.lake.namespaces, given[0] if given else ()))
 
-    @callback
     def namespaceExists(self, namespace: Any) -> bool:  # noqa: N802
         return self.lake.has_namespace(tuple(namespace))
 
-    @callback
     def loadNamespaceMetadata(self, namespace: Any) -> Any:  # noqa: N802
         names = tuple(namespace)
         if not self.lake.has_namespace(names):
             self.jvm.no_such_namespace(names)
         return self.jvm.java_map({"location": self.lake.location(names)})
 
-    @callback
     def createNamespace(self, namespace: Any, properties: Any) -> None:  # noqa: N802
         definitions.create_namespace(self._context, tuple(namespace), dict(properties))
 
-    @callback
     def alterNamespace(self, namespace: Any, _changes: Any) -> None:  # noqa: N802
         raise InvalidInput(
             f"namespace {'.'.join(namespace)} has no properties to change: it is a folder",
             hint="tables have properties",
         )
 
-    @callback
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: FBT001, N802
         return definitions.drop_namespace(self._context, tuple(namespace), cascade=cascade)
 
     # Procedures -------------------------------------------------------------------------------------------------------
 
-    @callback
     def loadProcedure(self, ident: Any) -> Any:  # noqa: N802
         names = _names(ident)
         if names[:-1] != procedures.NAMESPACE:
@@ -259,7 +248,6 @@ class LakeCatalog(Callback):
             return procedures.MissingProcedure(self.jvm, names[-1], error)
         return procedures.load_procedure(self._context, names[-1])
 
-    @callback
     def listProcedures(self, namespace: Any) -> Any:  # noqa: N802
         found = procedures.procedure_names() if tuple(namespace) == procedures.NAMESPACE else []
         return self.jvm.array(
@@ -285,7 +273,7 @@ class LakeCatalog(Callback):
         table, part = self.lake.resolve(names)
         if part:
             raise NotFound(f"there is no table {self._full(names)}", hint="a system table has no changes")
-        return self._relations.view(Reading.of(table, "", options)).newest_relation()
+        return self.relations.view(Reading.of(table, "", options)).newest_relation()
 
     def _listed(self, listing: Callable[[Names], list[str] | None], namespace: Sequence[str]) -> list[Names]:
         """The whole names of what is listed in a namespace. Raises Spark's exception if there is no such namespace."""
@@ -327,13 +315,6 @@ class LakeCatalog(Callback):
         for value in values:
             made.add(value)
         return made
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.TableCatalog",
-            "org.apache.spark.sql.connector.catalog.SupportsNamespaces",
-            "org.apache.spark.sql.connector.catalog.ProcedureCatalog",
-        )
 
 
 def _names(ident: Any) -> Names:

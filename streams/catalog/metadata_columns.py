@@ -19,17 +19,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.read.bucket_numbers import bucket_numbers
 from weft.streams.read.native_or_merged import PinnedSnapshot
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
-from weft.streams.read.relation.planner_interface import OneScan, Part, PinnedPlanner, ReadPlan
+from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 from weft.streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
 
 METADATA: Final = "metadata_columns"
@@ -56,20 +56,15 @@ def metadata_schema(schema: TableSchema) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class MetadataPlanner:
-    """Gives every query the state that it has of the table, with metadata columns."""
-
-    plain: Callable[[], PinnedSnapshot]
-
-    def pin(self) -> PinnedPlanner:
-        return PinnedMetadata(replace(self.plain(), joins_all=True))
-
-
-@dataclass(frozen=True)
-class PinnedMetadata(OneScan):
+class PinnedMetadata(PinnedPlanner):
     """A state of a table with metadata columns."""
 
     plain: PinnedSnapshot
+
+    @classmethod
+    def of(cls, plain: PinnedSnapshot) -> PinnedMetadata:
+        """Add metadata columns to a state."""
+        return cls(replace(plain, joins_all=True))
 
     @property
     def hidden(self) -> pa.Schema:
@@ -79,10 +74,10 @@ class PinnedMetadata(OneScan):
     def schema(self) -> StructType:
         return StructType([*self.plain.schema().fields, *from_arrow_schema(self.hidden).fields])
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         return self.plain.exact(filters, part)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         hidden = self.hidden
         wanted = [name for name in columns if name in hidden.names]
         if not wanted:
@@ -115,7 +110,14 @@ def _with_metadata(
         yield made
 
 
-class MetadataTable(LiveTable):
+class MetadataTable(
+    LiveTable,
+    java=(
+        "org.apache.spark.sql.connector.catalog.SupportsRead",
+        "org.apache.spark.sql.connector.catalog.SupportsMetadataColumns",
+    ),
+    answers={"canRenameConflictingMetadataColumns": True},
+):
     """A table with metadata columns (`SupportsMetadataColumns`)."""
 
     def __init__(self, view: LiveView, state: PinnedMetadata) -> None:
@@ -123,28 +125,20 @@ class MetadataTable(LiveTable):
         super().__init__(view, state.plain.schema(), Part.WHOLE)
         self._all = state.schema()
 
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._all, self._part, self._view.pins.current())
 
-    @callback
     def metadataColumns(self) -> Any:  # noqa: N802
         hidden = self._all.fields[len(self._schema.fields) :]
         columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
         return self.jvm.array(self.jvm.MetadataColumn, columns)
 
-    @callback
-    def canRenameConflictingMetadataColumns(self) -> bool:  # noqa: N802
-        return True
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.SupportsRead",
-            "org.apache.spark.sql.connector.catalog.SupportsMetadataColumns",
-        )
-
-
-class HiddenColumn(Callback):
+class HiddenColumn(
+    Callback,
+    java=("org.apache.spark.sql.connector.catalog.MetadataColumn",),
+    answers={"comment": None, "transform": None, "metadataInJSON": None},
+):
     """A metadata column."""
 
     def __init__(self, jvm: Jvm, column: StructType) -> None:
@@ -152,29 +146,11 @@ class HiddenColumn(Callback):
         super().__init__(jvm, f"weft metadata column {column.simpleString()}")
         self._column = column
 
-    @callback
     def name(self) -> str:
         return self._column.names[0]
 
-    @callback
     def dataType(self) -> Any:  # noqa: N802
         return self.jvm.struct(self._column).apply(0).dataType()
 
-    @callback
     def isNullable(self) -> bool:  # noqa: N802
         return self._column.fields[0].nullable
-
-    @callback
-    def comment(self) -> None:
-        return None
-
-    @callback
-    def transform(self) -> None:
-        return None
-
-    @callback
-    def metadataInJSON(self) -> None:  # noqa: N802
-        return None
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.MetadataColumn",)

@@ -16,7 +16,7 @@ from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.procedure import Parameter, Procedure
 from weft.streams.catalog.procedure_table import PROCEDURES, find_procedure
 from weft.streams.pipeline.file.model import TableLocation
-from weft.streams.read.relation.callbacks import Callback, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import Callback, WithoutMetrics
 
 if TYPE_CHECKING:
     from weft.streams.catalog.catalog_context import CatalogContext
@@ -63,7 +63,14 @@ class _Session:
         return TableLocation(lake.location(names), lake.storage_options)
 
 
-class SparkProcedure(Callback):
+class SparkProcedure(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",
+        "org.apache.spark.sql.connector.catalog.procedures.BoundProcedure",
+    ),
+    answers={"isDeterministic": False},
+):
     """A procedure that is called with the parameters that it declares."""
 
     jvm: CatalogJvm
@@ -72,29 +79,20 @@ class SparkProcedure(Callback):
         super().__init__(catalog.jvm, f"weft procedure {catalog.name}.{procedure.name}")
         self._catalog, self._procedure = catalog, procedure
 
-    @callback
     def name(self) -> str:
         return self._procedure.name
 
-    @callback
     def description(self) -> str:
         return self._procedure.comment
 
-    @callback
     def bind(self, _input: Any) -> Any:
         return self
 
-    @callback
-    def isDeterministic(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
     def parameters(self) -> Any:
         return self.jvm.procedure_parameters(
             [(each.name, each.type, None if each.required else _sql(each)) for each in self._procedure.parameters]
         )
 
-    @callback
     def call(self, row: Any) -> Any:
         given = {
             parameter.name: _value(row, place, parameter.type)
@@ -103,14 +101,8 @@ class SparkProcedure(Callback):
         result = self._procedure.call(_Session(self._catalog), given)
         return self.jvm.iterator([ResultScan(self.jvm, result)])
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",
-            "org.apache.spark.sql.connector.catalog.procedures.BoundProcedure",
-        )
 
-
-class MissingProcedure(Callback):
+class MissingProcedure(Callback, java=("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)):
     """A name that is no procedure. Spark hides the errors of the lookup, but not those of `bind`."""
 
     jvm: CatalogJvm
@@ -119,23 +111,17 @@ class MissingProcedure(Callback):
         super().__init__(jvm, f"weft missing procedure {name}")
         self._name, self._error = name, error
 
-    @callback
     def name(self) -> str:
         return self._name
 
-    @callback
     def description(self) -> str:
         raise self._error
 
-    @callback
     def bind(self, _input: Any) -> Any:
         raise self._error
 
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)
 
-
-class ResultScan(WithoutMetrics):
+class ResultScan(WithoutMetrics, java=("org.apache.spark.sql.connector.read.LocalScan",)):
     """The rows that a procedure returns."""
 
     jvm: CatalogJvm
@@ -144,30 +130,16 @@ class ResultScan(WithoutMetrics):
         super().__init__(jvm, f"weft rows {id(result)}")
         self._result = result
 
-    @callback
     def rows(self) -> Any:
         return self.jvm.internal_rows(self.jvm.spark.createDataFrame(self._result))
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self.jvm.struct(from_arrow_schema(self._result.schema))
 
-    @callback
-    def description(self) -> str:
-        return self._identity
-
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput("the rows of a procedure are read in the driver")
 
     toMicroBatchStream = toContinuousStream = toBatch  # noqa: N815
-
-    @callback
-    def columnarSupportMode(self) -> Any:  # noqa: N802
-        return self.jvm.ColumnarSupportMode.UNSUPPORTED
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.LocalScan",)
 
 
 def _sql(parameter: Parameter) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,15 +19,17 @@ from weft.storage.errors import InvalidInput
 from weft.storage.foreign_text import parse_json
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.changes import changes_arguments
-from weft.streams.catalog.lake import Lake, Names
-from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog
+from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog, register_lake
 from weft.streams.catalog.reader_options import check_readers
+from weft.streams.catalog.registered_lakes import registered_lakes
 from weft.streams.catalog.stream_table import mark_tables
 from weft.streams.catalog.stream_to_table import route_streams
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import ScalaFunction
 from weft.streams.read.relation.jvm import UnsupportedSessionError
 from weft.streams.read.stream_mark import mark_streams
 from weft.streams.read.table_source import register as register_format
+from weft.streams.spark.patch_method import patch_method
 
 SETTING: Final = "spark.weft.catalog."
 """With the name of a catalog its root; with ``.storage_options`` after the name a JSON object."""
@@ -36,8 +38,6 @@ CHANGES: Final = "weft_changes"
 _RESERVED: Final = {"spark_catalog", "system", "session"}
 _FOLLOWS: Final = "weft_catalogs"
 
-_lakes: weakref.WeakKeyDictionary[Any, dict[str, Lake]] = weakref.WeakKeyDictionary()
-"""The catalogs of each application, by its Spark context."""
 _catalogs: weakref.WeakValueDictionary[tuple[str, str], LakeCatalog] = weakref.WeakValueDictionary()
 """The catalogs by the id of their session and their name. Spark's objects keep them alive."""
 
@@ -83,15 +83,15 @@ def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
         )
     try:
         _register(CatalogJvm.connect(spark), {name: lake})
-        route_streams(spark, name, lake)
-        check_readers(spark, name, lake, READ_OPTIONS)
     except UnsupportedSessionError as error:
         raise InvalidInput(
             f"catalog {name!r} cannot be registered: {error}",
             hint="the catalog needs a classic session of Spark 4.3; weft.snapshot reads a table without it",
         ) from error
-    _lakes.setdefault(spark.sparkContext, {})[name] = lake
-    _follow_sessions()
+    registered_lakes(spark)[name] = lake
+    route_streams()
+    check_readers(READ_OPTIONS)
+    patch_method(SparkSession, "__init__", _FOLLOWS, _follow)
     mark_streams()
     mark_tables()
 
@@ -127,64 +127,35 @@ def _options(name: str, given: str | None) -> dict[str, Any]:
 def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
     session = jvm.session_id()
     for name, lake in lakes.items():
-        catalog = LakeCatalog(jvm, name, lake)
-        catalog.register()
-        _catalogs[session, name] = catalog
-    jvm.register_function(CHANGES, ChangesFunction(jvm))
+        _catalogs[session, name] = register_lake(jvm, name, lake)
+    jvm.register_function(CHANGES, ScalaFunction(jvm, f"{CHANGES} {id(jvm)}", functools.partial(_changes, jvm)))
 
 
-class ChangesFunction(Callback):
-    """The table function ``weft_changes`` of a session, for Scala a function `Seq[Expression] => LogicalPlan`."""
-
-    def __init__(self, jvm: CatalogJvm) -> None:
-        super().__init__(jvm, f"{CHANGES} {id(self)}")
-        self._session = jvm
-
-    @callback
-    def apply(self, arguments: Any) -> Any:
-        text, options = changes_arguments(self._session.literals(arguments))
-        catalog, names = self._find(self._session.parse_name(text))
-        return catalog.changes(names, options)
-
-    def _find(self, names: Names) -> tuple[LakeCatalog, Names]:
-        """The catalog of a table, and its name in it, as Spark finds them: with USE, or with the name of the catalog.
-
-        Outside of these catalogs the name of the catalog may be left out if there is only one.
-        """
-        session = self._session.session_id()
-        known = {name: each for (of, name), each in _catalogs.items() if of == session}
-        if len(names) > 1 and names[0] in known:
-            return known[names[0]], names[1:]
-        current, *namespace = self._session.current_place()
-        if current in known:
-            return known[current], (*namespace, *names) if len(names) == 1 else names
-        if len(known) == 1:
-            return next(iter(known.values())), names
+def _changes(jvm: CatalogJvm, arguments: Any) -> Any:
+    """The table function ``weft_changes``: a logical plan for its arguments, a `Seq[Expression]`."""
+    text, options = changes_arguments(jvm.literals(arguments))
+    names = jvm.parse_name(text)
+    session = jvm.session_id()
+    known = {name: catalog for (of, name), catalog in _catalogs.items() if of == session}
+    place = jvm.find_catalog(known, names)
+    # Outside of these catalogs the name of the catalog may be left out if there is only one.
+    if place is None and len(known) == 1:
+        place = next(iter(known)), names
+    if place is None:
         raise InvalidInput(
             f"{'.'.join(names)}: there are several catalogs",
             hint=f"begin the name with that of a catalog: {', '.join(sorted(known))}",
         )
-
-    class Java:
-        implements = ("scala.Function1",)
+    return known[place[0]].changes(place[1], options)
 
 
-def _follow_sessions() -> None:
-    """Make each session object of this process register the catalogs of its application; a second call does nothing."""
-    plain = SparkSession.__init__
-    if hasattr(plain, _FOLLOWS):
+def _follow(plain: Callable[..., None], session: SparkSession, *arguments: Any, **named: Any) -> None:
+    """Make a session, and register the catalogs of its application in it."""
+    plain(session, *arguments, **named)
+    lakes = registered_lakes(session)
+    if not lakes:
         return
-
-    @functools.wraps(plain)
-    def followed(self: SparkSession, *arguments: Any, **named: Any) -> None:
-        plain(self, *arguments, **named)
-        lakes = _lakes.get(self.sparkContext)
-        if not lakes:
-            return
-        jvm = CatalogJvm.connect(self)
-        missing = {name: lake for name, lake in lakes.items() if not jvm.has_catalog(name)}
-        if missing:
-            _register(jvm, missing)
-
-    setattr(followed, _FOLLOWS, True)
-    SparkSession.__init__ = followed  # type: ignore[method-assign]
+    jvm = CatalogJvm.connect(session)
+    missing = {name: lake for name, lake in lakes.items() if not jvm.has_catalog(name)}
+    if missing:
+        _register(jvm, missing)

@@ -3,7 +3,7 @@
 A use of a table in a query is resolved in two steps:
 
     LakeCatalog.loadTable      a view whose text is SELECT * FROM weft_catalog_<name>('shop/orders?as_of=...')
-    RelationFunction.apply     the plan over a `LiveView`, as for a view of `weft.create_view`
+    Relations.relation         the plan over a `LiveView`, as for a view of `weft.create_view`
 
 The text names the relation completely, so the same use always finds the same `LiveView`. Spark compares plans by it:
 `CACHE TABLE` finds cached data, and all uses in one query share one snapshot.
@@ -11,7 +11,6 @@ The text names the relation completely, so the same use always finds the same `L
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,15 +22,14 @@ from pyspark.sql.types import StructType
 from weft.storage import Snapshot, Table
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import CatalogJvm, ChangesRange
-from weft.streams.catalog.changelog import CHANGELOG, ChangelogPlanner, TableChangelog, range_options
-from weft.streams.catalog.changes import SINCE, UNTIL, ChangesPlanner
+from weft.streams.catalog.changelog import CHANGELOG, PinnedChangelog, TableChangelog, range_options
+from weft.streams.catalog.changes import SINCE, UNTIL, PinnedChanges, states_between
 from weft.streams.catalog.lake import Lake, Names
-from weft.streams.catalog.metadata_columns import METADATA, MetadataPlanner, MetadataTable, PinnedMetadata
-from weft.streams.catalog.system_tables import SystemTablePlanner
+from weft.streams.catalog.metadata_columns import METADATA, MetadataTable, PinnedMetadata
+from weft.streams.catalog.system_tables import system_rows
 from weft.streams.read.native_or_merged import PinnedSnapshot
 from weft.streams.read.read_options import ReadOptions
-from weft.streams.read.relation.callbacks import Callback, callback
-from weft.streams.read.relation.planner_interface import Planner
+from weft.streams.read.relation.planner_interface import PinnedPlanner, Planner
 from weft.streams.read.relation.spark_scan import LiveView
 from weft.streams.read.view import table_planner
 
@@ -87,6 +85,11 @@ class Relations:
     def function(self) -> str:
         """Name of the table function."""
         return f"weft_catalog_{self._name.lower()}"
+
+    def relation(self, arguments: Any) -> Any:
+        """The table function: a logical plan over the relation that the argument, a `Seq[Expression]`, names."""
+        [text] = self.jvm.literals(arguments)
+        return self.view(Reading.parse(str(text))).newest_relation()
 
     def table(self, catalog: Any, reading: Reading, names: Names) -> Any:
         """What Spark expands in the query that is analysed on this thread, a `V1Table`.
@@ -156,15 +159,20 @@ class Relations:
     def _planner(self, reading: Reading, table: Table) -> Planner:
         options = dict(reading.options)
         if SINCE in options:
-            newest = functools.partial(self._snapshot, Reading(reading.names))
-            changes = ChangesPlanner(table, options[SINCE], options.get(UNTIL), newest)
-            return ChangelogPlanner(changes) if reading.part == CHANGELOG else changes
+            return lambda: self._changes(table, reading)
         plain = Reading(reading.names, "", reading.options)
         if reading.part == METADATA:
-            return MetadataPlanner(functools.partial(self._state, plain))
+            return lambda: PinnedMetadata.of(self._state(plain))
         if reading.part:
-            return SystemTablePlanner(reading.part, functools.partial(self._snapshot, plain))
+            return lambda: system_rows(reading.part, self._snapshot(plain))
         return table_planner(self.jvm.spark, table, ReadOptions.of(options))
+
+    def _changes(self, table: Table, reading: Reading) -> PinnedPlanner:
+        options, newest = dict(reading.options), self._snapshot(Reading(reading.names))
+        earlier, later = states_between(table, options[SINCE], options.get(UNTIL), newest)
+        if reading.part == CHANGELOG:
+            return PinnedChangelog.between(earlier, later)
+        return PinnedChanges.between(earlier, later, before=False)
 
     def _snapshot(self, reading: Reading) -> Snapshot:
         """The snapshot that the query on this thread reads of a table."""
@@ -180,19 +188,3 @@ def _shorten(known: dict[Any, Any]) -> None:
     """Remove the oldest entries of what is remembered."""
     while len(known) > KEPT:
         del known[next(iter(known))]
-
-
-class RelationFunction(Callback):
-    """The table function of a catalog, for Scala a function `Seq[Expression] => LogicalPlan`."""
-
-    def __init__(self, jvm: CatalogJvm, relations: Relations) -> None:
-        super().__init__(jvm, f"weft relations {id(relations)}")
-        self._relations = relations
-
-    @callback
-    def apply(self, arguments: Any) -> Any:
-        [text] = self._relations.jvm.literals(arguments)
-        return self._relations.view(Reading.parse(str(text))).newest_relation()
-
-    class Java:
-        implements = ("scala.Function1",)

@@ -6,9 +6,8 @@ where.
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pyspark.sql.streaming.readwriter import DataStreamReader
@@ -16,9 +15,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.lake import Lake, Names
 from weft.streams.read.change_stream import ChangeOptions
-from weft.streams.read.relation.callbacks import PlainTable, callback
+from weft.streams.read.relation.callbacks import PlainTable
 from weft.streams.read.stream_mark import MARK, SOURCE
 from weft.streams.read.table_source import register
+from weft.streams.spark.patch_method import patch_method
 
 STREAM_OPTIONS: Final = (MARK, "starting", "max_commits_per_trigger", "columns", "before")
 _MARKED: Final = "weft_tables"
@@ -56,48 +56,25 @@ def stream_table(jvm: CatalogJvm, name: str, lake: Lake, names: Names, options: 
 
 def mark_tables() -> None:
     """Make `readStream.table` say that it is a stream; Spark does not tell the catalog. A second call does nothing."""
-    plain = DataStreamReader.table
-    if hasattr(plain, _MARKED):
-        return
-
-    @functools.wraps(plain)
-    def marked(self: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
-        return plain(self.option(MARK, value=True), tableName)
-
-    setattr(marked, _MARKED, True)
-    DataStreamReader.table = marked  # type: ignore[method-assign]
+    patch_method(DataStreamReader, "table", _MARKED, _mark)
 
 
-class ChangeStreamTable(PlainTable):
+def _mark(plain: Callable[..., Any], reader: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
+    return plain(reader.option(MARK, value=True), tableName)
+
+
+class ChangeStreamTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
     """Spark's table of the Python data source, with the options that find the table."""
 
     def __init__(self, jvm: CatalogJvm, name: str, inner: Any, options: Mapping[str, str]) -> None:
         """Use `stream_table`."""
-        super().__init__(jvm, f"weft stream {name}")
+        super().__init__(jvm, f"weft stream {name}", name, jvm.parse_struct(inner.schema()))
         self._session = jvm
-        self._name = name
         self._inner = inner
         self._options = dict(options)
 
-    @callback
-    def name(self) -> str:
-        return self._name
-
-    @callback
     def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
         return self._inner.newScanBuilder(self._session.read_options(self._options))
 
-    @callback
-    def schema(self) -> Any:
-        return self._inner.schema()
-
-    @callback
-    def columns(self) -> Any:
-        return self._inner.columns()
-
-    @callback
     def capabilities(self) -> Any:
         return self._inner.capabilities()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)

@@ -6,19 +6,19 @@ of these catalogs only. Options, trigger, name and output mode are those of the 
 
 from __future__ import annotations
 
-import functools
-import weakref
+from collections.abc import Callable
 from typing import Any, Final, cast
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.lake import Lake
+from weft.streams.catalog.registered_lakes import registered_lakes
 from weft.streams.catalog.stream_writes import choose_stream
 from weft.streams.pipeline.file.model import OnError
+from weft.streams.spark.patch_method import patch_method
 from weft.streams.write.sink import write_stream
 
 _MARK: Final = "weft_streams"
@@ -31,30 +31,27 @@ _OPTIONS: Final = {
     **{name: name for name in (_LATENESS, _DEAD_LETTER, _ON_ERROR)},
 }
 
-_lakes: weakref.WeakKeyDictionary[Any, dict[str, Lake]] = weakref.WeakKeyDictionary()
-"""The catalogs of each application, by its Spark context."""
+
+def route_streams() -> None:
+    """Make `toTable` of names in catalogs start a query of weft; a second call does nothing."""
+    patch_method(DataStreamWriter, "toTable", _MARK, _route)
 
 
-def route_streams(spark: SparkSession, name: str, lake: Lake) -> None:
-    """Make `toTable` of names in a catalog start a query of weft; a catalog of that name is replaced."""
-    _lakes.setdefault(spark.sparkContext, {})[name] = lake
-    plain = DataStreamWriter.toTable
-    if hasattr(plain, _MARK):
-        return
-
-    @functools.wraps(plain)
-    def routed(self: DataStreamWriter, tableName: str, *given: Any, **options: Any) -> StreamingQuery:  # noqa: N803
-        spark = self._spark
-        lakes = _lakes.get(spark.sparkContext, {})
-        if lakes:
-            jvm = CatalogJvm.connect(spark)
-            first, *names = jvm.parse_name(tableName)
-            if first in lakes and names:
-                return _start(jvm, self, lakes[first], first, tuple(names), given, options)
-        return plain(self, tableName, *given, **options)
-
-    setattr(routed, _MARK, True)
-    DataStreamWriter.toTable = routed  # type: ignore[method-assign]
+def _route(
+    plain: Callable[..., StreamingQuery],
+    writer: DataStreamWriter,
+    tableName: str,  # noqa: N803 - Spark's name
+    *given: Any,
+    **options: Any,
+) -> StreamingQuery:
+    spark = writer._spark  # noqa: SLF001 - PySpark has no public form
+    lakes = registered_lakes(spark)
+    if lakes:
+        jvm = CatalogJvm.connect(spark)
+        first, *names = jvm.parse_name(tableName)
+        if first in lakes and names:
+            return _start(jvm, writer, lakes[first], first, tuple(names), given, options)
+    return plain(writer, tableName, *given, **options)
 
 
 def _start(

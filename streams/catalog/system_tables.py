@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from weft.storage import Snapshot
 from weft.storage.errors import NotFound
-from weft.storage.services.inspect.file_groups import stored_files
-from weft.storage.services.inspect.inspect import Inspection
-from weft.storage.services.inspect.snapshots import snapshot_points
+from weft.storage.services.inspect.file_groups import StoredFile, stored_files
+from weft.storage.services.inspect.inspect import FileReport, Inspection, LaneReport, TimelineEntry
+from weft.storage.services.inspect.snapshots import SnapshotPoint, snapshot_points
+from weft.storage.services.inspect.stream_report import StreamReport
 from weft.streams.catalog.fixed_rows import FixedRows
-from weft.streams.read.relation.planner_interface import PinnedPlanner
 
-_TIME: Final = pa.timestamp("us", tz="UTC")
-_NAMES: Final = pa.list_(pa.string())
+_TEXT, _TIME, _NAMES = pa.string(), pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
+_TYPES: Final = {int: pa.int64(), bool: pa.bool_(), tuple: _NAMES}
+"""Types of columns by those of a report's fields. Others are strings; a mapping is JSON."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class SystemTable:
 
     Attributes:
         columns: Its columns.
-        rows: Its rows for a snapshot, by the names of the columns. Times are Unix milliseconds, or None.
+        rows: Its rows for a snapshot, by the names of the columns, with the values of a report.
         about: What a row is.
     """
 
@@ -42,42 +44,53 @@ class SystemTable:
 
     def of(self, snapshot: Snapshot) -> pa.Table:
         """The table for a snapshot."""
-        found = [
-            {
-                field.name: row[field.name] * 1_000
-                if field.type == _TIME and row[field.name] is not None
-                else row[field.name]
-                for field in self.columns
-            }
+        rows = [
+            {column.name: _value(row[column.name], column.type) for column in self.columns}
             for row in self.rows(snapshot)
         ]
-        return pa.Table.from_pylist(found, self.columns)
+        return pa.Table.from_pylist(rows, self.columns)
 
 
-def _fields(each: Any, **renamed: Any) -> dict[str, Any]:
-    return {field.name: getattr(each, field.name) for field in dataclasses.fields(each)} | renamed
+def _columns(report: type, without: Collection[str] = (), renamed: Mapping[str, str] | None = None) -> pa.Schema:
+    """The columns of a table whose rows are reports: their fields, in order.
+
+    Args:
+        report: The dataclass of a report.
+        without: Fields that are not shown.
+        renamed: Names of columns by those of fields.
+    """
+    fields = {name: kind for name, kind in get_type_hints(report).items() if name not in without}
+    return pa.schema([((renamed or {}).get(name, _column(name)), _type(name, kind)) for name, kind in fields.items()])
+
+
+def _row(report: Any, **added: Any) -> dict[str, Any]:
+    return {_column(field.name): getattr(report, field.name) for field in dataclasses.fields(report)} | added
+
+
+def _column(field: str) -> str:
+    """The name of a field's column: that of a time has no unit, because the type of the column has it."""
+    return field.removesuffix("_ms") if field.endswith("at_ms") else field
+
+
+def _type(field: str, kind: Any) -> pa.DataType:
+    if field.endswith("at_ms"):
+        return _TIME
+    kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    return _TYPES.get(get_origin(kind) or kind, _TEXT)
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """A value of a report as one of a column; times of reports are Unix milliseconds."""
+    if value is None or kind not in (_TEXT, _TIME):
+        return value
+    if kind == _TIME:
+        return value * 1_000
+    return json.dumps(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
 def _commits(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
     streams = {"": None} | {str(name): lane.stream for name, lane in snapshot.state.lanes.items()}
-    return (
-        _fields(each, committed_at=each.committed_at_ms, stream=streams[each.lane])
-        for each in Inspection.of(snapshot).timeline()
-    )
-
-
-def _streams(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
-    return (
-        _fields(
-            each,
-            claimed_at=each.claimed_at_ms,
-            committed_at=each.committed_at_ms,
-            heartbeat_at=each.heartbeat_at_ms,
-            source=json.dumps(dict(each.source)),
-            watermarks=json.dumps(dict(each.watermarks)),
-        )
-        for each in Inspection.of(snapshot).lanes()
-    )
+    return (_row(each, stream=streams[each.lane]) for each in Inspection.of(snapshot).timeline())
 
 
 def _savepoints(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
@@ -88,105 +101,36 @@ def _savepoints(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
     )
 
 
-def _watermarks(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
-    return (
-        _fields(
-            each,
-            watermark=None if each.watermark is None else str(each.watermark),
-            held_by=list(each.held_by),
-            late_events=each.late,
-        )
-        for each in Inspection.of(snapshot).streams()
-    )
-
-
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema(list(columns.items()))
-
-
-_TEXT, _NUMBER, _FLAG = pa.string(), pa.int64(), pa.bool_()
-
 SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
     "commits": SystemTable(
-        _schema(
-            committed_at=_TIME,
-            lane=_TEXT,
-            seq=_NUMBER,
-            kind=_TEXT,
-            rows=_NUMBER,
-            files=_NUMBER,
-            bytes=_NUMBER,
-            detail=_TEXT,
-            stream=_TEXT,
-        ),
+        _columns(TimelineEntry, without=("plan", "ignored", "intent", "closes")).append(pa.field("stream", _TEXT)),
         _commits,
         "an entry of a lane; lane '' is the table lane, which has no stream. Newest first",
     ),
     "streams": SystemTable(
-        _schema(
-            lane=_TEXT,
-            stream=_TEXT,
-            head=_NUMBER,
-            epoch=_NUMBER,
-            owner=_TEXT,
-            claimed_at=_TIME,
-            last_commit=_NUMBER,
-            committed_at=_TIME,
-            last_rows=_NUMBER,
-            query_id=_TEXT,
-            batch=_NUMBER,
-            rows=_NUMBER,
-            rows_complete=_FLAG,
-            rows_waiting=_NUMBER,
-            source=_TEXT,
-            closed=_FLAG,
-            finished=_FLAG,
-            for_batch=_FLAG,
-            writer=_TEXT,
-            heartbeat_at=_TIME,
-            watermarks=_TEXT,
-            late=_NUMBER,
-        ),
-        _streams,
+        _columns(LaneReport),
+        lambda snapshot: map(_row, Inspection.of(snapshot).lanes()),
         "a lane, with its stream and writer. source and watermarks are JSON",
     ),
     "files": SystemTable(
-        _schema(path=_TEXT, kind=_TEXT, rows=_NUMBER, bytes=_NUMBER, lane=_TEXT, seq=_NUMBER, file_groups=_NUMBER),
-        lambda snapshot: map(_fields, stored_files(snapshot)),
+        _columns(StoredFile, without=("file_rows", "blocks")),
+        lambda snapshot: map(_row, stored_files(snapshot)),
         "a file: base, shadow, log or fold",
     ),
     "slices": SystemTable(
-        _schema(
-            file_group=_TEXT,
-            base_rows=_NUMBER,
-            base_bytes=_NUMBER,
-            shadow_rows=_NUMBER,
-            shadow_bytes=_NUMBER,
-            log_files=_NUMBER,
-            log_rows=_NUMBER,
-            log_bytes=_NUMBER,
-            commits=_NUMBER,
-        ),
-        lambda snapshot: map(_fields, Inspection.of(snapshot).files()),
-        "a file group",
+        _columns(FileReport), lambda snapshot: map(_row, Inspection.of(snapshot).files()), "a file group"
     ),
-    "savepoints": SystemTable(_schema(name=_TEXT, made_at=_TIME, cut=_TEXT), _savepoints, "a savepoint. Newest first"),
+    "savepoints": SystemTable(
+        pa.schema([("name", _TEXT), ("made_at", _TIME), ("cut", _TEXT)]), _savepoints, "a savepoint. Newest first"
+    ),
     "snapshots": SystemTable(
-        _schema(cut=_TEXT, at=_TIME, kind=_TEXT, name=_TEXT, readable=_FLAG),
-        lambda snapshot: (_fields(each, at=each.at_ms) for each in snapshot_points(snapshot)),
+        _columns(SnapshotPoint),
+        lambda snapshot: map(_row, snapshot_points(snapshot)),
         "a state that the log names: newest, savepoint, compaction or mark. Newest first",
     ),
     "watermarks": SystemTable(
-        _schema(
-            stream=_TEXT,
-            group=_TEXT,
-            column=_TEXT,
-            watermark=_TEXT,
-            lag_ms=_NUMBER,
-            late_events=_NUMBER,
-            held_by=_NAMES,
-        ),
-        _watermarks,
+        _columns(StreamReport, renamed={"late": "late_events"}),
+        lambda snapshot: (_row(each, late_events=each.late) for each in Inspection.of(snapshot).streams()),
         "a column group of a stream",
     ),
 }
@@ -203,18 +147,10 @@ def system_table(table: str, name: str) -> SystemTable:
     return SYSTEM_TABLES[name]
 
 
-@dataclass(frozen=True)
-class SystemTablePlanner:
-    """Gives every query the system table of the snapshot that it reads of the table.
+def system_rows(name: str, snapshot: Snapshot) -> FixedRows:
+    """The rows of a system table for the snapshot of a query.
 
-    Attributes:
-        name: Name of the system table.
-        snapshot: The snapshot of the query that is planned on this thread.
+    Raises:
+        NotFound: There is none of that name.
     """
-
-    name: str
-    snapshot: Callable[[], Snapshot]
-
-    def pin(self) -> PinnedPlanner:
-        snapshot = self.snapshot()
-        return FixedRows(self.name, system_table(snapshot.table_log.store.uri, self.name).of(snapshot))
+    return FixedRows(name, system_table(snapshot.table_log.store.uri, name).of(snapshot))

@@ -14,8 +14,6 @@ Everything else that a statement can ask for is refused, with what to do instead
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from weft.storage import Table
 from weft.storage.alter import (
@@ -31,104 +29,69 @@ from weft.storage.alter import (
 )
 from weft.storage.config.table_config import TableConfig, configuration, load_config
 from weft.storage.config.table_properties import SqlColumn, config_from_properties, schema_properties
+from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import InvalidInput
 
 
-@dataclass(frozen=True, slots=True)
-class NewColumn:
-    """A new column. ``after`` is a column of the table, which names the group; None if the statement has none."""
-
-    name: str
-    type: str
-    default: Any = None
-    after: str | None = None
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SetProperty:
-    """A property of TBLPROPERTIES."""
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveProperty:
-    """A property, and those below it, that are taken back: ``ttl`` for ``ttl.rows`` and so on."""
-
-    name: str
-
-
-Part = NewColumn | SetProperty | RemoveProperty | Change
-"""A part of a statement."""
-
-
-def apply_changes(table: Table, parts: Sequence[Part]) -> None:
+def apply_changes(table: Table, changes: Sequence[Change], properties: Mapping[str, str | None]) -> None:
     """Make the changes of one statement, as one entry of the log.
 
     Args:
         table: The table.
-        parts: The parts of the statement, in order.
+        changes: Changes of columns, in order.
+        properties: The properties that are set, or None for one that is taken back, with those below it: ``ttl`` for
+            ``ttl.rows`` and so on.
 
     Raises:
         InvalidInput: A change is not possible. Nothing was changed.
         NotFound: The table has no such column. Nothing was changed.
     """
-    schema = table.schema
-    config = configuration(schema)
-    properties = schema_properties(schema)
-    before = load_config(config)
-    changes: list[Change] = []
-    for part in parts:
-        match part:
-            case NewColumn():
-                group = _group_for(config, part)
-                config["groups"][group]["columns"].append(part.name)
-                changes.append(
-                    AddColumn(group=group, name=part.name, type=part.type, default=part.default, comment=part.comment)
-                )
-            case SetProperty(name, value):
-                properties[name] = value
-            case RemoveProperty(name):
-                properties = {
-                    key: value for key, value in properties.items() if key != name and not key.startswith(f"{name}.")
-                }
-            case Change():
-                changes.append(part)
+    config = configuration(table.schema)
+    shown = schema_properties(table.schema)
+    for name, value in properties.items():
+        if value is None:
+            shown = {key: text for key, text in shown.items() if key != name and not key.startswith(f"{name}.")}
+        else:
+            shown[name] = value
     columns = [SqlColumn(name, **column) for name, column in config["columns"].items()]
-    table.alter(*changes, *_differences(before, config_from_properties(columns, properties)))
+    table.alter(*changes, *_differences(load_config(config), config_from_properties(columns, shown)))
 
 
-def _group_for(config: Mapping[str, Any], change: NewColumn) -> str:
+def find_group(schema: TableSchema, name: str, after: str | None, added: Sequence[Change]) -> str:
     """The group of a new column: that of the column after which it is added, or the only one.
+
+    Args:
+        schema: The schema of the table.
+        name: Name of the new column.
+        after: A column of the table; None if the statement names none.
+        added: The changes of the statement before this one: the column may follow another new one.
 
     Raises:
         InvalidInput: The statement does not say which.
     """
-    groups: Mapping[str, Any] = config["groups"]
-    examples = ", ".join(f"AFTER {group['columns'][0]} for group {name}" for name, group in groups.items())
-    if change.after is None:
-        if len(groups) > 1:
-            raise InvalidInput(
-                f"ADD COLUMN {change.name}: the statement does not say to which group the column belongs",
-                hint=f"name a column of the group: {examples}",
-            )
-        (group,) = groups
-    else:
-        found = next((name for name, each in groups.items() if change.after in each["columns"]), None)
-        if found is None:
-            raise InvalidInput(
-                f"ADD COLUMN {change.name} AFTER {change.after}: {change.after!r} is in no group",
-                hint=f"name a column of the group that the new column belongs to: {examples}",
-            )
-        group = found
-    if groups[group]["functions"]:
+    new_columns = [change for change in added if isinstance(change, AddColumn)]
+    columns = {
+        group.name: [*group.columns, *(column.name for column in new_columns if column.group == group.name)]
+        for group in schema.groups
+    }
+    examples = ", ".join(f"AFTER {of_group[0]} for group {group}" for group, of_group in columns.items())
+    if after is None and len(columns) > 1:
         raise InvalidInput(
-            f"ADD COLUMN {change.name}: a column of group {group!r} needs an aggregate function",
+            f"ADD COLUMN {name}: the statement does not say to which group the column belongs",
+            hint=f"name a column of the group: {examples}",
+        )
+    found = next((group for group, of_group in columns.items() if after is None or after in of_group), None)
+    if found is None:
+        raise InvalidInput(
+            f"ADD COLUMN {name} AFTER {after}: {after!r} is in no group",
+            hint=f"name a column of the group that the new column belongs to: {examples}",
+        )
+    if schema.group(found).functions:
+        raise InvalidInput(
+            f"ADD COLUMN {name}: a column of group {found!r} needs an aggregate function",
             hint="CALL weft.system.add_column(table => ..., group => ..., name => ..., type => ..., function => 'sum')",
         )
-    return group
+    return found
 
 
 def _differences(before: TableConfig, after: TableConfig) -> Iterator[Change]:

@@ -19,7 +19,7 @@ from weft.storage.core.types import format_type
 from weft.storage.errors import InvalidInput, TableError
 from weft.streams.catalog.catalog_jvm import CatalogJvm
 from weft.streams.catalog.system_tables import system_table
-from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 
 PROVIDER: Final = "weft"
 _CURRENT_DEFAULT: Final = "CURRENT_DEFAULT"
@@ -54,7 +54,7 @@ def sql_literal(value: Any, kind: str) -> str:
             return text if kind == "string" else f"CAST({text} AS {kind.upper()})"
 
 
-class TableEntry(PlainTable, WithoutMetrics):
+class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connector.catalog.TruncatableTable",)):
     """A table for commands. It cannot be read: queries get another object."""
 
     def __init__(
@@ -74,45 +74,25 @@ class TableEntry(PlainTable, WithoutMetrics):
             properties: The properties.
             partition_by: The partition columns.
         """
-        super().__init__(jvm, f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}")
-        self._name = name
-        self._columns = columns
+        identity = f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}"
+        super().__init__(jvm, identity, name, columns)
         self._partition_by = tuple(partition_by)
         self._properties = {"provider": PROVIDER, **properties}
 
-    @callback
-    def name(self) -> str:
-        return self._name
-
-    @callback
-    def schema(self) -> Any:
-        return self.jvm.struct(self._columns)
-
-    @callback
-    def columns(self) -> Any:
-        return self.jvm.columns(self._columns)
-
-    @callback
     def properties(self) -> Any:
         return self.jvm.java_map(self._properties)
 
-    @callback
     def partitioning(self) -> Any:
         return self.jvm.array(self.jvm.Transform, [self.jvm.identity(name) for name in self._partition_by])
 
-    @callback
     def capabilities(self) -> Any:
         return self.jvm.HashSet()
 
-    @callback
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
             f"TRUNCATE TABLE {self._name}: the rows of a table are not deleted as a whole",
             hint="write to a stream of it: DELETE with WHERE <key column> IS NOT NULL, if that is meant",
         )
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.TruncatableTable",)
 
 
 def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:

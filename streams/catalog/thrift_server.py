@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from weft.storage.errors import InvalidInput
 from weft.streams.catalog.catalog_jvm import CatalogJvm
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import UnsupportedSessionError
 from weft.streams.spark.java_classes import CannotCompile, new_object
 from weft.streams.spark.sql_text import error_text
@@ -60,15 +60,11 @@ def start_thrift_server(spark: SparkSession) -> None:
         ) from error
 
 
-class _NewSession(Callback):
+class _NewSession(Callback, java=("java.util.function.Consumer",)):
     """Makes a session of the JVM known to Python; for Java a `Consumer<SparkSession>`."""
 
     def __init__(self, jvm: CatalogJvm) -> None:
         super().__init__(jvm, f"sessions of connections {id(self)}")
 
-    @callback
     def accept(self, session: Any) -> None:
         SparkSession(self.jvm.spark.sparkContext, session)  # see `weft.streams.catalog.register`
-
-    class Java:
-        implements = ("java.util.function.Consumer",)

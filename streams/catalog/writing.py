@@ -30,8 +30,7 @@ from weft.streams.catalog.stream_writes import (
     is_by_position,
 )
 from weft.streams.catalog.table_entry import shown_columns
-from weft.streams.read.arrow_filters import translate
-from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics, callback
+from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 from weft.streams.read.relation.pushed_filters import parse_predicate
 from weft.streams.spark.sql_text import sql_name
 from weft.streams.write.sink_task import HINT
@@ -83,7 +82,15 @@ def table_for_write(
     return StreamTable(catalog, table, part, by_position=by_position, is_new=catalog.jvm.creates_from_query())
 
 
-class StreamTable(PlainTable, WithoutMetrics):
+class StreamTable(
+    PlainTable,
+    WithoutMetrics,
+    java=(
+        "org.apache.spark.sql.connector.catalog.SupportsRead",
+        "org.apache.spark.sql.connector.catalog.SupportsWrite",
+        "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
+    ),
+):
     """A stream of a table: what INSERT and DELETE of one statement need."""
 
     jvm: CatalogJvm
@@ -93,33 +100,17 @@ class StreamTable(PlainTable, WithoutMetrics):
     ) -> None:
         self._catalog = catalog
         self._table = catalog.lake.table(names)
-        self._schema = self._table.schema
+        self._table_schema = self._table.schema
         table = ".".join((catalog.name, *names))
-        self._stream = choose_stream(self._schema, table, part)
-        self._shown = f"{table}.{self._stream.name}"
+        self._stream = choose_stream(self._table_schema, table, part)
         self._by_position, self._is_new = by_position, is_new
-        super().__init__(catalog.jvm, f"weft stream {self._shown} {by_position}")
-
-    @callback
-    def name(self) -> str:
-        return self._shown
-
-    @callback
-    def schema(self) -> Any:
-        return self.jvm.struct(self._struct())
-
-    @callback
-    def columns(self) -> Any:
-        return self.jvm.columns(self._struct())
-
-    def _struct(self) -> StructType:
         # With the defaults, which Spark puts where a statement says DEFAULT.
-        events = self._schema.event_schema(columns_of(self._schema, self._stream))
-        shown = shown_columns(from_arrow_schema(events), self._schema)
+        events = self._table_schema.event_schema(columns_of(self._table_schema, self._stream))
+        shown = shown_columns(from_arrow_schema(events), self._table_schema)
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
-        return StructType([*shown.fields, *hidden])
+        name = f"{table}.{self._stream.name}"
+        super().__init__(catalog.jvm, f"weft stream {name} {by_position}", name, StructType([*shown.fields, *hidden]))
 
-    @callback
     def capabilities(self) -> Any:
         found = self.jvm.HashSet()
         # Spark plans a scan for a DELETE, and does not run it.
@@ -131,7 +122,6 @@ class StreamTable(PlainTable, WithoutMetrics):
 
     # INSERT -----------------------------------------------------------------------------------------------------------
 
-    @callback
     def newWriteBuilder(self, info: Any) -> Any:  # noqa: N802
         return Append(self, dict(info.options().asCaseSensitiveMap()))
 
@@ -145,8 +135,9 @@ class StreamTable(PlainTable, WithoutMetrics):
         Raises:
             TableError: See `weft.write_batch`.
         """
-        target = column_order(self._schema, self._stream, frame.columns, by_position=self._by_position)
-        kinds = {field.name: field.dataType for field in self._struct()}
+        target = column_order(self._table_schema, self._stream, frame.columns, by_position=self._by_position)
+        kinds = {field.name: field.dataType for field in self._schema}
+        key = self._table_schema.key
         columns = []
         # By position columns may have equal names, so each gets one of its own first.
         numbered = frame.toDF(*(f"c{number}" for number in range(len(target))))
@@ -158,7 +149,7 @@ class StreamTable(PlainTable, WithoutMetrics):
                 )
             column = sf.col(given.name)
             if given.dataType != kinds[name]:
-                column = _key_cast(column, kinds[name], name) if name in self._schema.key else column.cast(kinds[name])
+                column = _key_cast(column, kinds[name], name) if name in key else column.cast(kinds[name])
             columns.append(column.alias(name))
         batch = _batch(options)
         try:
@@ -174,20 +165,17 @@ class StreamTable(PlainTable, WithoutMetrics):
             hint = (error.hint or "").replace(HINT, "leave such rows out with WHERE")
             raise InvalidInput(error.message, hint=hint) from error
         if commit.rows_ignored:
-            logging.getLogger("weft").warning("%s: %s", self._shown, _ignored(commit.rows_ignored))
+            logging.getLogger("weft").warning("%s: %s", self._name, _ignored(commit.rows_ignored))
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 
-    @callback
     def newScanBuilder(self, _options: Any) -> Any:  # noqa: N802
         return NoScan(self)
 
-    @callback
     def canDeleteWhere(self, predicates: Any) -> bool:  # noqa: N802
         self._condition(predicates)
         return True
 
-    @callback
     def deleteWhere(self, predicates: Any, _options: Any = None) -> None:  # noqa: N802
         delete_rows(self._table, self._stream, self._condition(predicates))
 
@@ -200,35 +188,29 @@ class StreamTable(PlainTable, WithoutMetrics):
         if all(predicate.name() == _TRUE for predicate in predicates):
             self.truncateTable()
         found = []
-        schema = pa.schema([self._schema.field(name) for name in self._schema.stream_columns(self._stream)])
+        names = self._table_schema.stream_columns(self._stream)
+        schema = from_arrow_schema(pa.schema([self._table_schema.field(name) for name in names]))
         for predicate in predicates:
-            parsed = parse_predicate(predicate)
-            condition = None if parsed is None else translate(parsed, schema)
-            if condition is None:
+            parsed = parse_predicate(predicate, schema)
+            if parsed is None or parsed.condition is None:
                 raise InvalidInput(
-                    f"DELETE of {self._shown}: the condition {predicate.toString()} cannot be evaluated here",
+                    f"DELETE of {self._name}: the condition {predicate.toString()} cannot be evaluated here",
                     hint="use comparisons, IN, IS NULL and LIKE 'prefix%' of columns that are not float, double or "
                     f"nested; or use INSERT with {OP_COLUMN} = 'delete'",
                 )
-            found.append(condition)
+            found.append(parsed.condition)
         return And(tuple(found))
 
-    @callback
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
-            f"DELETE of {self._shown} without WHERE: all rows would be deleted",
-            hint=f"WHERE {self._schema.key[0]} IS NOT NULL, if that is meant",
-        )
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.catalog.SupportsRead",
-            "org.apache.spark.sql.connector.catalog.SupportsWrite",
-            "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
+            f"DELETE of {self._name} without WHERE: all rows would be deleted",
+            hint=f"WHERE {self._table_schema.key[0]} IS NOT NULL, if that is meant",
         )
 
 
-class NoScan(WithoutMetrics):
+class NoScan(
+    WithoutMetrics, java=("org.apache.spark.sql.connector.read.ScanBuilder", "org.apache.spark.sql.connector.read.Scan")
+):
     """The scan of a DELETE, which Spark plans and does not run."""
 
     jvm: CatalogJvm
@@ -237,40 +219,29 @@ class NoScan(WithoutMetrics):
         super().__init__(target.jvm, f"weft delete {target.name()}")
         self._target = target
 
-    @callback
     def build(self) -> Any:
         return self
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self._target.schema()
 
-    @callback
-    def description(self) -> str:
-        return self._identity
-
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} is a stream, and cannot be read", hint="read its table")
 
-    @callback
     def toMicroBatchStream(self, _checkpoint: Any) -> Any:  # noqa: N802
         return self.toBatch()
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
 
-    @callback
-    def columnarSupportMode(self) -> Any:  # noqa: N802
-        return self.jvm.ColumnarSupportMode.UNSUPPORTED
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.ScanBuilder",
-            "org.apache.spark.sql.connector.read.Scan",
-        )
-
-
-class Append(WithoutMetrics):
+class Append(
+    WithoutMetrics,
+    java=(
+        "org.apache.spark.sql.connector.write.SupportsTruncate",
+        "org.apache.spark.sql.connector.write.V1Write",
+        "org.apache.spark.sql.sources.InsertableRelation",
+    ),
+):
     """One INSERT: Spark asks for a builder, a write and a relation, which are all this object."""
 
     jvm: CatalogJvm
@@ -279,38 +250,22 @@ class Append(WithoutMetrics):
         super().__init__(target.jvm, f"weft append {target.name()}")
         self._target, self._options = target, options
 
-    @callback
     def build(self) -> Any:
         return self
 
-    @callback
     def truncate(self) -> Any:
         return self
 
-    @callback
     def toInsertableRelation(self) -> Any:  # noqa: N802
         return self
 
-    @callback
     def insert(self, data: Any, _overwrite: bool) -> None:  # noqa: FBT001
         self._target.append(DataFrame(data, self.jvm.spark), self._options)
 
-    @callback
-    def description(self) -> str:
-        return self._identity
-
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         raise InvalidInput(f"{self._target.name()} cannot be written in this way", hint="use INSERT INTO or writeTo")
 
     buildForBatch = buildForStreaming = toStreaming = toBatch  # noqa: N815
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.write.SupportsTruncate",
-            "org.apache.spark.sql.connector.write.V1Write",
-            "org.apache.spark.sql.sources.InsertableRelation",
-        )
 
 
 def _key_cast(column: Column, kind: DataType, name: str) -> Column:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from weft.storage.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from weft.streams.formats.message_format import FormatSettings, MessageFormat
+    from weft.streams.formats.message_format import MessageFormat
 
 FORMATS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -39,18 +40,21 @@ def check_format(name: str) -> str:
     return name
 
 
-def load_format(name: str, settings: FormatSettings | None = None) -> MessageFormat:
-    """The format of that name.
-
-    Args:
-        name: Name of the format.
-        settings: Its options, and more; by default it has none.
+def load_format(
+    name: str,
+    options: Mapping[str, str] | None = None,
+    registry: Mapping[str, str] | None = None,
+    expressions: tuple[str, ...] = (),
+    exact: AbstractSet[str] = frozenset(),
+) -> MessageFormat:
+    """The format of that name; the other arguments as in `weft.streams.formats.format_options.format_settings`.
 
     Raises:
         InvalidInput: See `check_format`; or an option is wrong.
     """
-    from weft.streams.formats.message_format import FormatSettings
+    from weft.streams.formats.format_options import format_settings
 
     module, _, kind = FORMATS[check_format(name)].partition(":")
-    message_format: MessageFormat = getattr(importlib.import_module(module), kind).create(settings or FormatSettings())
+    settings = format_settings(name, options or {}, registry or {}, expressions, exact)
+    message_format: MessageFormat = getattr(importlib.import_module(module), kind)(settings)
     return message_format

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from pyspark.sql.types import StructType
 
-from weft.streams.formats.avro_records import AvroSettings, decode_records
-from weft.streams.formats.format_options import json_schema_options, no_options
-from weft.streams.formats.isolated_decoder import Decode
+from weft.streams.formats.avro_records import decode_records
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.json_format import JsonFormat
-from weft.streams.formats.json_validation import ValidationSettings, validate_values
-from weft.streams.formats.message_format import Extras, FormatSettings
-from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.json_validation import validate_values
+from weft.streams.formats.message_format import Extras
+from weft.streams.formats.protobuf_messages import decode_protobuf
 from weft.streams.formats.records import rows_type
 from weft.streams.formats.registry import GUID_BYTES, HEADER_BYTES, MOST_SIGNIFICANT, NO_HEADER
 from weft.streams.formats.worker_format import WorkerFormat, in_workers
@@ -30,18 +28,11 @@ class AvroFormat(WorkerFormat):
     """The format of messages that are one Avro record."""
 
     names_schema = True
+    decode = staticmethod(decode_records)
 
-    def __init__(self, registry: tuple[tuple[str, str], ...] = ()) -> None:
-        """Fetch schemas with these settings of the registry's client, sorted."""
-        self._registry = registry
-
-    @classmethod
-    def create(cls, settings: FormatSettings) -> Self:
-        no_options(settings.options)
-        return cls(tuple(sorted(settings.registry.items())))
-
-    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_records, AvroSettings(row_schema, self._registry)), rows_type(row_schema)
+    @staticmethod
+    def result(settings: FormatSettings) -> pa.DataType:
+        return rows_type(settings.declared)
 
     def extras(self, parsed: Column) -> Extras:
         return Extras(schema_id=parsed["schema_id"])
@@ -50,8 +41,7 @@ class AvroFormat(WorkerFormat):
 class ProtobufFormat(AvroFormat):
     """The format of messages that are one Protobuf message."""
 
-    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return partial(decode_protobuf, ProtobufSettings(row_schema, self._registry)), rows_type(row_schema)
+    decode = staticmethod(decode_protobuf)
 
 
 class JsonSchemaFormat(JsonFormat):
@@ -63,23 +53,12 @@ class JsonSchemaFormat(JsonFormat):
 
     names_schema = True
 
-    def __init__(self, validation: ValidationSettings | None = None, exact: AbstractSet[str] = frozenset()) -> None:
-        """Validate with these settings; None: do not validate. Round nothing of the ``exact`` fields."""
-        super().__init__(exact)
-        self._validation = validation
-
-    @classmethod
-    def create(cls, settings: FormatSettings) -> Self:
-        validates = json_schema_options(settings.options)
-        validation = ValidationSettings(tuple(sorted(settings.registry.items()))) if validates else None
-        return cls(validation, settings.exact)
-
     def parse(self, value: Column, fields: StructType) -> Column:
         parsed = super().parse(_data(value), fields)
         number = F.conv(F.hex(F.substring(value.cast("binary"), 2, HEADER_BYTES - 1)), 16, 10)
         mismatch = F.lit(None).cast("string")
-        if self._validation is not None:
-            validate = in_workers(partial(validate_values, self._validation), pa.string())
+        if self.settings.validate:
+            validate = in_workers(partial(validate_values, self.settings), pa.string())
             mismatch = validate(value.cast("binary"))
         return F.struct(
             parsed.alias("json"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -26,7 +26,8 @@ from weft.streams.formats.avro_schema import (
     source_type,
 )
 from weft.streams.formats.convert import Unmarked
-from weft.streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader, events_type
+from weft.streams.formats.debezium_event import EventReader, decode_events, event_reader, events_type
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.records import Reader, Rows, make_reader, rows_array
 from weft.streams.formats.registry import RegistryClient, SchemaId, Schemas, Split, UnknownSchema, registry_client
 from weft.streams.formats.source_type import SourceType
@@ -36,23 +37,6 @@ LARGEST_EMPTY: Final = 10_000
 _NUMBER_BYTES: Final = 10
 """Bytes of the longest number of 64 bits."""
 _LONG_RUN: Final = re.compile(rb"[\x80-\xff]{%d,}" % _NUMBER_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class AvroSettings:
-    """How to decode Avro.
-
-    Attributes:
-        declared: Declared fields and their types.
-        registry: Settings of the registry's client, sorted; may hold secrets.
-        placeholder: Debezium's ``unavailable.value.placeholder``; used for events only.
-        metadata: What is wanted of an event besides its row, see `decode_events`.
-    """
-
-    declared: pa.Schema
-    registry: tuple[tuple[str, str], ...] = field(repr=False)
-    placeholder: str = PLACEHOLDER
-    metadata: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +56,7 @@ class WriterSchema:
     without_bytes: bool
 
 
-def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
+def decode_records(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
     A value that is not a record is the value of the declared field, if exactly one is declared.
@@ -112,7 +96,7 @@ def decode_records(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
     return rows_array(rows, split.ids, settings.declared)
 
 
-def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArray:
+def decode_avro_events(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode change events of Debezium.
 
     Returns:
@@ -131,17 +115,17 @@ def decode_avro_events(settings: AvroSettings, values: pa.Array) -> pa.StructArr
         (value[1], reader_of(value[0])) if isinstance(value, tuple) else value for value in _data(split, values)
     ]
     columns = decode_events(events, settings.declared, placeholder=settings.placeholder, metadata=settings.metadata)
-    fields = list(avro_events_type(settings.declared, settings.metadata))
+    fields = list(avro_events_type(settings))
     return pa.StructArray.from_arrays([*columns.flatten(), pa.array(split.ids, pa.int32())], fields=fields)
 
 
-def avro_events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
+def avro_events_type(settings: FormatSettings) -> pa.DataType:
     """Type of what `decode_avro_events` returns."""
-    return pa.struct([*events_type(row_schema, metadata), pa.field("schema_id", pa.int32())])
+    return pa.struct([*events_type(settings.declared, settings.metadata), pa.field("schema_id", pa.int32())])
 
 
 @lru_cache(maxsize=8)
-def _schemas(settings: AvroSettings) -> Schemas[WriterSchema]:
+def _schemas(settings: FormatSettings) -> Schemas[WriterSchema]:
     """The schemas of a worker, remembered between batches."""
     client = registry_client(settings.registry)
 

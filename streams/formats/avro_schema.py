@@ -15,22 +15,23 @@ from typing import Any, Final
 
 from weft.streams.formats.source_type import MEANINGS, Kind, Meaning, SourceType
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    "null": "null",
-    "boolean": "boolean",
-    "int": "number",
-    "long": "number",
-    "float": "number",
-    "double": "number",
-    "bytes": "bytes",
-    "string": "string",
-    "fixed": "bytes",
-    "enum": "enum",
-    "record": "struct",
-    "array": "array",
-    "map": "map",
-    "union": "union",
+AVRO_TYPES: Final[Mapping[str, tuple[Kind, str]]] = {
+    "null": ("null", ""),
+    "boolean": ("boolean", "boolean"),
+    "int": ("number", "int"),
+    "long": ("number", "bigint"),
+    "float": ("number", "float"),
+    "double": ("number", "double"),
+    "bytes": ("bytes", "binary"),
+    "string": ("string", "string"),
+    "fixed": ("bytes", "binary"),
+    "enum": ("enum", "string"),
+    "record": ("struct", ""),
+    "array": ("array", ""),
+    "map": ("map", ""),
+    "union": ("union", ""),
 }
+"""Types of Avro: what their values are, and their SQL type; empty if it depends on the parts of the type."""
 _PRIMITIVE: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _LOGICAL: Final[Mapping[tuple[str, str], tuple[Meaning, bool | None]]] = {
@@ -242,7 +243,7 @@ def source_type(avro: AvroType) -> SourceType:
         fields: dict[str, SourceType] = {}
         meaning, local = meaning_of(inner)
         result = SourceType(
-            _KINDS[inner.kind],
+            AVRO_TYPES[inner.kind][0],
             meaning,
             decimal_scale(inner),
             fields,

@@ -62,6 +62,10 @@ class Mismatch(ValueError):
     """A value cannot be converted; the text is a part of a sentence that begins with the field."""
 
 
+TimestampUnit = Literal["millis", "micros", "nanos"]
+DecimalText = Literal["text", "base64"]
+
+
 @dataclass(frozen=True, slots=True)
 class Unmarked:
     """How values are interpreted that have no schema.
@@ -72,8 +76,8 @@ class Unmarked:
             scale is that of the declared type. None: such a text has a reason.
     """
 
-    timestamps: Literal["millis", "micros", "nanos"] | None = None
-    decimals: Literal["text", "base64"] | None = None
+    timestamps: TimestampUnit | None = None
+    decimals: DecimalText | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ declared field that the event does not have at all is *absent*, for example if i
 from __future__ import annotations
 
 import base64
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ from weft.streams.formats.convert import Unmarked
 from weft.streams.formats.records import Reader, Rows, make_reader, to_struct
 from weft.streams.formats.source_type import ANY, SourceType
 
+METADATA: Final = "_debezium"
+"""Name of a struct: ``op``, ``ts_ms``, ``source``, ``transaction``, ``before`` and ``unavailable`` of the event."""
+METADATA_PARTS: Final = ("ts_ms", "source", "transaction", "before")
+"""The parts of the struct that are left out unless they are used."""
 PLACEHOLDER: Final = "__debezium_unavailable_value"
 """Default of Debezium's setting ``unavailable.value.placeholder``."""
 
@@ -94,6 +99,22 @@ def _metadata_types(row_schema: pa.Schema, metadata: frozenset[str]) -> dict[str
 def _used_source(metadata: frozenset[str]) -> pa.Schema:
     """The wanted fields of ``source``."""
     return pa.schema([field for field in SOURCE if not metadata.isdisjoint({"source", f"source.{field.name}"})])
+
+
+def used_metadata(expressions: tuple[str, ...]) -> frozenset[str]:
+    """The parts of `METADATA` that expressions may use: those whose names they contain, or all.
+
+    Of ``source`` it is single fields, because it has many: ``source.lsn``.
+    """
+    requested: set[str] = set()
+    names = {f"source.{name}".lower(): f"source.{name}" for name in SOURCE.names}
+    for text in expressions:
+        for part, inner in re.findall(
+            rf"\b{METADATA}\b`?(?:\s*\.\s*`?(\w+)`?(?:\s*\.\s*`?(\w+))?)?", text, re.IGNORECASE
+        ):
+            one = names.get(f"{part}.{inner}".lower())
+            requested.update([one] if one else [part.lower()] if part else METADATA_PARTS)
+    return frozenset(requested & {*METADATA_PARTS, *names.values()})
 
 
 def decode_events(

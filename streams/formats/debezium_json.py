@@ -15,15 +15,14 @@ import math
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
-from weft.streams.formats.convert import Unmarked
-from weft.streams.formats.debezium_event import PLACEHOLDER, EventReader, decode_events, event_reader
+from weft.streams.formats.debezium_event import EventReader, decode_events, event_reader
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.source_type import ANY, connect_type
 
 NOT_UTF8: Final = "the value is not UTF-8"
@@ -38,31 +37,7 @@ _PAYLOAD: Final = ',"payload":'
 _MOST_SCHEMAS: Final = 16  # remembered by a worker; a topic has one for each version of its table
 
 
-@dataclass(frozen=True, slots=True)
-class DebeziumSettings:
-    """How to decode change events.
-
-    Attributes:
-        declared: Declared fields of the row and their types.
-        timestamps: Unit of numbers for timestamps in messages without a schema, see `Unmarked`.
-        decimals: Encoding of texts for decimals in messages without a schema, see `Unmarked`.
-        placeholder: Debezium's ``unavailable.value.placeholder``.
-        metadata: What is wanted besides the row, see `decode_events`.
-    """
-
-    declared: pa.Schema
-    timestamps: Literal["millis", "micros", "nanos"] | None = None
-    decimals: Literal["text", "base64"] | None = None
-    placeholder: str = PLACEHOLDER
-    metadata: frozenset[str] = frozenset()
-
-    @property
-    def unmarked(self) -> Unmarked:
-        """How values without a schema are interpreted."""
-        return Unmarked(self.timestamps, self.decimals)
-
-
-def decode_json_events(settings: DebeziumSettings, values: pa.Array) -> pa.StructArray:
+def decode_json_events(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
     Args:
@@ -78,16 +53,15 @@ def decode_json_events(settings: DebeziumSettings, values: pa.Array) -> pa.Struc
 
 
 @lru_cache(maxsize=8)
-def _parser(settings: DebeziumSettings) -> _Parser:
+def _parser(settings: FormatSettings) -> _Parser:
     """One parser for all batches of a worker, so that schemas are remembered between batches."""
     return _Parser(settings)
 
 
 class _Parser:
-    def __init__(self, settings: DebeziumSettings) -> None:
+    def __init__(self, settings: FormatSettings) -> None:
         self._settings = settings
-        self._unmarked = settings.unmarked
-        self._plain = event_reader(settings.declared, ANY, self._unmarked)
+        self._plain = event_reader(settings.declared, ANY, settings.unmarked)
         self._known: OrderedDict[str, EventReader] = OrderedDict()
         # Texts of numbers are kept where digits count.
         exact = any(_has_decimal(field.type) for field in settings.declared)
@@ -124,7 +98,7 @@ class _Parser:
         schema = document["schema"]
         reader = self._plain
         if isinstance(schema, Mapping):
-            reader = event_reader(self._settings.declared, connect_type(schema), self._unmarked)
+            reader = event_reader(self._settings.declared, connect_type(schema), self._settings.unmarked)
             self._remember(text, reader)
         return document["payload"], reader
 

@@ -1,93 +1,87 @@
-"""Options of message formats, checked without Spark, so that a pipeline file is refused before a process starts."""
+"""Options and settings of message formats.
+
+This module does not import Spark: a pipeline file is refused before a process starts, and workers decode with the
+settings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final, get_args, get_type_hints
+from typing import Final, get_args
+
+import pyarrow as pa
 
 from weft.storage.errors import InvalidInput
-from weft.streams.formats.convert import Unmarked
-from weft.streams.formats.debezium_event import PLACEHOLDER
+from weft.streams.formats.convert import DecimalText, TimestampUnit, Unmarked
+from weft.streams.formats.debezium_event import PLACEHOLDER, used_metadata
 
-
-def no_options(options: Mapping[str, str]) -> None:
-    """Check that there are no options.
-
-    Raises:
-        InvalidInput: There are.
-    """
-    _refuse_unknown(options, ())
+_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "debezium": ("timestamps", "decimals", "unavailable_value"),
+    "debezium-avro": ("unavailable_value",),  # Avro's schemas say all the rest
+    "json-schema": ("validate",),
+}
+"""Options by the name of the format; formats that are missing here have none."""
+_VALUES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "timestamps": (get_args(TimestampUnit), "use one of millis, micros, nanos"),
+    "decimals": (get_args(DecimalText), "use one of text, base64"),
+    "validate": (("true", "false"), "use true or false"),
+}
+"""The values of an option, and the hint for others; options that are missing here have any text."""
 
 
 @dataclass(frozen=True, slots=True)
-class DebeziumOptions:
-    """Options of the formats of Debezium.
+class FormatSettings:
+    """How to decode messages. Pickled for the workers, which keep schemas by it.
 
     Attributes:
+        declared: Declared fields and their types.
+        registry: Settings of the schema registry's client, sorted; empty if the pipeline has none. May hold secrets.
         unmarked: How values without a schema are interpreted.
         placeholder: Debezium's ``unavailable.value.placeholder``.
+        metadata: The parts of an event besides its row that are used, see `used_metadata`.
+        exact: Fields whose values are not rounded, because they identify a row. Only JSON rounds others.
+        validate: Whether values are checked with their JSON Schema.
     """
 
+    declared: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     unmarked: Unmarked = field(default_factory=Unmarked)
     placeholder: str = PLACEHOLDER
+    metadata: frozenset[str] = frozenset()
+    exact: frozenset[str] = frozenset()
+    validate: bool = False
 
 
-def debezium_options(options: Mapping[str, str]) -> DebeziumOptions:
-    """Parse the options of format ``debezium``: ``timestamps``, ``decimals`` and ``unavailable_value``.
+def format_settings(
+    name: str,
+    options: Mapping[str, str],
+    registry: Mapping[str, str],
+    expressions: tuple[str, ...],
+    exact: AbstractSet[str],
+) -> FormatSettings:
+    """The settings of a format; the declared fields are not known yet.
 
-    Raises:
-        InvalidInput: An option is not known, or its value is wrong.
-    """
-    _refuse_unknown(options, ("timestamps", "decimals", "unavailable_value"))
-    hints = get_type_hints(Unmarked)
-    for name in ("timestamps", "decimals"):
-        valid_values = [value for part in get_args(hints[name]) for value in get_args(part)]
-        if name in options and options[name] not in valid_values:
-            raise InvalidInput(f"{name}: {options[name]!r} is not known", hint=f"use one of {', '.join(valid_values)}")
-    if not options.get("unavailable_value", PLACEHOLDER):
-        raise InvalidInput(
-            "unavailable_value: is empty", hint="give the value of Debezium's setting unavailable.value.placeholder"
-        )
-    unmarked = Unmarked(options.get("timestamps"), options.get("decimals"))  # type: ignore[arg-type]  # checked above
-    return DebeziumOptions(unmarked, options.get("unavailable_value", PLACEHOLDER))
-
-
-def debezium_avro_options(options: Mapping[str, str]) -> DebeziumOptions:
-    """Parse the options of format ``debezium-avro``: ``unavailable_value``. Avro's schemas say all the rest.
+    Args:
+        name: Name of the format.
+        options: ``format_options`` of the source, as written.
+        registry: Settings of the schema registry's client.
+        expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
+        exact: Fields whose values are not rounded.
 
     Raises:
-        InvalidInput: An option is not known, or its value is wrong.
+        InvalidInput: See `check_options`.
     """
-    _refuse_unknown(options, ("unavailable_value",))
-    return debezium_options(options)
-
-
-def json_schema_options(options: Mapping[str, str]) -> bool:
-    """Parse the options of format ``json-schema``: whether to ``validate`` with the JSON Schema.
-
-    Raises:
-        InvalidInput: An option is not known, or its value is wrong.
-    """
-    _refuse_unknown(options, ("validate",))
-    value = options.get("validate", "false")
-    if value not in {"true", "false"}:
-        raise InvalidInput(f"validate: {value!r} is not known", hint="use true or false")
-    return value == "true"
-
-
-def _refuse_unknown(options: Mapping[str, str], option_names: tuple[str, ...]) -> None:
-    for name in options:
-        if name not in option_names:
-            hint = f"options: {', '.join(option_names)}" if option_names else "the format has no options: remove it"
-            raise InvalidInput(f"{name}: is not an option of the format", hint=hint)
-
-
-CHECKS: Final[Mapping[str, Callable[[Mapping[str, str]], object]]] = MappingProxyType(
-    {"debezium": debezium_options, "debezium-avro": debezium_avro_options, "json-schema": json_schema_options}
-)
-"""How the options of a format are checked, by its name; formats that are missing here have no options."""
+    check_options(name, options)
+    return FormatSettings(
+        registry=tuple(sorted(registry.items())),
+        unmarked=Unmarked(options.get("timestamps"), options.get("decimals")),  # type: ignore[arg-type]  # checked above
+        placeholder=options.get("unavailable_value", PLACEHOLDER),
+        metadata=used_metadata(expressions),
+        exact=frozenset(exact),
+        validate=options.get("validate") == "true",
+    )
 
 
 def check_options(name: str, options: Mapping[str, str]) -> None:
@@ -96,4 +90,16 @@ def check_options(name: str, options: Mapping[str, str]) -> None:
     Raises:
         InvalidInput: An option is not known, or its value is wrong.
     """
-    CHECKS.get(name, no_options)(options)
+    option_names = _OPTIONS.get(name, ())
+    for option in options:
+        if option not in option_names:
+            hint = f"options: {', '.join(option_names)}" if option_names else "the format has no options: remove it"
+            raise InvalidInput(f"{option}: is not an option of the format", hint=hint)
+    for option, value in options.items():
+        values, hint = _VALUES.get(option, ((), ""))
+        if values and value not in values:
+            raise InvalidInput(f"{option}: {value!r} is not known", hint=hint)
+    if not options.get("unavailable_value", PLACEHOLDER):
+        raise InvalidInput(
+            "unavailable_value: is empty", hint="give the value of Debezium's setting unavailable.value.placeholder"
+        )

@@ -15,12 +15,12 @@ import gc
 import json
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
 MOST_SECONDS: Final = 1.0
@@ -30,20 +30,13 @@ _SHOWN: Final = 80
 _SHOWN_PROBLEM: Final = 160
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationSettings:
-    """How to validate: settings of the registry's client, sorted."""
-
-    registry: tuple[tuple[str, str], ...] = field(repr=False)
-
-
-def validate_values(settings: ValidationSettings, values: pa.Array) -> pa.Array:
+def validate_values(settings: FormatSettings, values: pa.Array) -> pa.Array:
     """Why values do not match their schema.
 
     A reason names the place and the rule, and not the value: so equal mistakes have equal reasons.
 
     Args:
-        settings: How to validate.
+        settings: Those of the registry's client are used.
         values: Binary; NULL for a message without a value.
 
     Returns:
@@ -92,7 +85,7 @@ def _reason_in_time(validator: Any, data: bytes) -> str | None:
 
 
 @lru_cache(maxsize=8)
-def _validators(settings: ValidationSettings) -> Schemas[Any]:
+def _validators(settings: FormatSettings) -> Schemas[Any]:
     """The validators of a worker, remembered between batches."""
     client = registry_client(settings.registry)
     return Schemas(lambda schema_id: _load(client, schema_id))

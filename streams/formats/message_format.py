@@ -4,31 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pyspark.sql import Column
 from pyspark.sql.types import StructType
 
-from weft.streams.formats.format_options import no_options
-
-
-@dataclass(frozen=True, slots=True)
-class FormatSettings:
-    """Settings of a format.
-
-    Attributes:
-        options: ``format_options`` of the source, as written.
-        registry: Settings of the schema registry's client; empty if the pipeline has none. May hold secrets.
-        exact: Fields whose values are not rounded, because they identify a row. The other formats round nothing.
-        expressions: SQL of `select` and `where`, so that a format can leave out what nobody uses.
-    """
-
-    options: Mapping[str, str] = field(default_factory=dict)
-    registry: Mapping[str, str] = field(default_factory=dict, repr=False)
-    expressions: tuple[str, ...] = ()
-    exact: AbstractSet[str] = frozenset()
+from weft.streams.formats.format_options import FormatSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +46,8 @@ class MessageFormat(ABC):
     names_schema: ClassVar[bool] = False
     """Whether a message names its schema before the data. If a header of Kafka does, `parse` gets it there, too."""
 
-    @classmethod
-    def create(cls, settings: FormatSettings) -> Self:
-        """The format with these settings; this one is for formats without options.
-
-        Raises:
-            InvalidInput: An option is not known, or its value is wrong.
-        """
-        no_options(settings.options)
-        return cls()
+    def __init__(self, settings: FormatSettings) -> None:
+        self.settings = settings
 
     @abstractmethod
     def parse(self, value: Column, fields: StructType) -> Column:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.records import Reader, Rows, make_reader, rows_array
 from weft.streams.formats.registry import RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 from weft.streams.formats.source_type import SourceType
@@ -67,14 +68,6 @@ DEEP: Final = f"the value is nested deeper than {LARGEST_DEPTH} levels"
 NO_INDEXES: Final = "the value does not name a message type of its Protobuf schema"
 
 
-@dataclass(frozen=True, slots=True)
-class ProtobufSettings:
-    """How to decode Protobuf: the declared fields, and the settings of the registry's client, sorted."""
-
-    declared: pa.Schema
-    registry: tuple[tuple[str, str], ...] = field(repr=False)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Message:
     """A message type: how to parse it, and how to get a record of the declared fields.
@@ -90,7 +83,7 @@ class _Message:
     widest: int
 
 
-def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructArray:
+def decode_protobuf(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
     Args:
@@ -108,7 +101,7 @@ def decode_protobuf(settings: ProtobufSettings, values: pa.Array) -> pa.StructAr
 
 
 @lru_cache(maxsize=8)
-def _decoder(settings: ProtobufSettings) -> _Decoder:
+def _decoder(settings: FormatSettings) -> _Decoder:
     """One decoder for all batches of a worker, so that schemas are remembered between batches."""
     return _Decoder(settings.declared, registry_client(settings.registry))
 

@@ -17,36 +17,14 @@ import pyarrow as pa
 
 from weft.storage.core.types import format_type
 from weft.storage.imports.column_types import stored_type
-from weft.streams.formats.avro_schema import AvroType, decimal_scale, meaning_of
+from weft.streams.formats.avro_schema import AVRO_TYPES, AvroType, decimal_scale, meaning_of
 from weft.streams.formats.protobuf_messages import WRAPPERS
-from weft.streams.formats.source_type import MEANINGS
+from weft.streams.formats.source_type import CONNECT_TYPES, MEANINGS
 
 _LARGEST_PRECISION: Final = 38
 _TIMESTAMP_TEXTS: Final = frozenset({"io.debezium.time.ZonedTimestamp", "io.debezium.time.IsoTimestamp"})
 _DATE_TEXTS: Final = frozenset({"io.debezium.time.IsoDate"})
 _SQL_OF_MEANING: Final = {"date": "date", "millis": "timestamp", "micros": "timestamp", "nanos": "timestamp"}
-_AVRO: Final = {
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "enum": "string",
-    "bytes": "binary",
-    "fixed": "binary",
-}
-_CONNECT: Final = {
-    "boolean": "boolean",
-    "int8": "tinyint",
-    "int16": "smallint",
-    "int32": "int",
-    "int64": "bigint",
-    "float": "float",
-    "double": "double",
-    "string": "string",
-    "bytes": "binary",
-}
 WITHIN_ITSELF: Final = "its type contains itself"
 SEVERAL_TYPES: Final = "it is a union of several types"
 
@@ -152,7 +130,7 @@ def _avro_sql(avro: AvroType, within: frozenset[str]) -> str:
         return "date"
     if avro.kind == "string" and connect in _TIMESTAMP_TEXTS:
         return "timestamp"
-    return "timestamp_ntz" if local else _SQL_OF_MEANING.get(meaning, _AVRO[avro.kind])
+    return "timestamp_ntz" if local else _SQL_OF_MEANING.get(meaning, AVRO_TYPES[avro.kind][1])
 
 
 # --- Kafka Connect ---------------------------------------------------------------------------------------------------
@@ -195,9 +173,10 @@ def connect_sql(schema: Any) -> str:
         return f"map<{connect_sql(schema.get('keys'))},{connect_sql(schema.get('values'))}>"
     if kind == "struct":
         return struct_type({str(part["field"]): connect_sql(part) for part in _connect_parts(schema)})
-    if kind not in _CONNECT:
+    _, sql = CONNECT_TYPES.get(str(kind), ("any", ""))
+    if not sql:
         raise NoType(f"its type {kind} is not known")
-    return _SQL_OF_MEANING.get(meaning, _CONNECT[kind])
+    return _SQL_OF_MEANING.get(meaning, sql)
 
 
 def connect_field_schema(schema: Any, name: str) -> Any:

@@ -33,22 +33,23 @@ Text types such as ``io.debezium.time.ZonedTimestamp`` need no entry: their text
 have none either: their value is a number.
 """
 
-_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
+CONNECT_TYPES: Final[Mapping[str, tuple[Kind, str]]] = MappingProxyType(
     {
-        "boolean": "boolean",
-        "int8": "number",
-        "int16": "number",
-        "int32": "number",
-        "int64": "number",
-        "float": "number",
-        "double": "number",
-        "string": "string",
-        "bytes": "bytes",
-        "struct": "struct",
-        "array": "array",
-        "map": "map",
+        "boolean": ("boolean", "boolean"),
+        "int8": ("number", "tinyint"),
+        "int16": ("number", "smallint"),
+        "int32": ("number", "int"),
+        "int64": ("number", "bigint"),
+        "float": ("number", "float"),
+        "double": ("number", "double"),
+        "string": ("string", "string"),
+        "bytes": ("bytes", "binary"),
+        "struct": ("struct", ""),
+        "array": ("array", ""),
+        "map": ("map", ""),
     }
 )
+"""Types of Kafka Connect: what their values are, and their SQL type; empty if it depends on the parts of the type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +92,7 @@ def connect_type(schema: Any) -> SourceType:
     """
     if not isinstance(schema, Mapping):
         return ANY
-    kind = _KINDS.get(str(schema.get("type")), "any")
+    kind, _ = CONNECT_TYPES.get(str(schema.get("type")), ("any", ""))
     meaning = MEANINGS.get(str(schema.get("name")), "")
     parameters = schema.get("parameters")
     scale = str(parameters.get("scale", "")) if isinstance(parameters, Mapping) else ""

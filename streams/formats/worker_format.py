@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.isolated_decoder import Decode, MayIsolate
 from weft.streams.formats.message_format import MessageFormat
 from weft.streams.spark.for_workers import for_workers
@@ -29,20 +32,24 @@ def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Colu
 class WorkerFormat(MessageFormat):
     """A format whose values a function decodes."""
 
+    @staticmethod
     @abstractmethod
-    def decoder(self, row_schema: pa.Schema) -> tuple[Decode, pa.DataType]:
-        """The function that decodes the values of a batch, and the type of its result.
+    def decode(settings: FormatSettings, values: pa.Array) -> pa.Array:
+        """Decode the values of a batch, which are binary. The function is pickled.
 
-        The function is pickled, and takes binary values. Its result is a struct with as many rows, with the fields
-        ``message``, a struct of the declared fields, and ``reason``. It must not fail for any value.
-
-        Args:
-            row_schema: Declared fields and their types.
+        Its result is a struct with as many rows, with the fields ``message``, a struct of the declared fields, and
+        ``reason``. It must not fail for any value.
         """
 
+    @staticmethod
+    @abstractmethod
+    def result(settings: FormatSettings) -> pa.DataType:
+        """Type of the result of `decode`."""
+
     def parse(self, value: Column, fields: StructType) -> Column:
-        decode, result = self.decoder(to_arrow_schema(fields, timezone="UTC"))
-        return in_workers(MayIsolate(decode, result), result)(value.cast("binary"))
+        settings = replace(self.settings, declared=to_arrow_schema(fields, timezone="UTC"))
+        result = self.result(settings)
+        return in_workers(MayIsolate(partial(self.decode, settings), result), result)(value.cast("binary"))
 
     def message(self, parsed: Column) -> Column:
         return parsed["message"]

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final
 
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -40,9 +40,10 @@ from weft.storage.read.changes.change_scan import ChangeScan, expiring
 from weft.storage.read.changes.consumer_cuts import advance_cut, follows, referenced_cuts
 from weft.storage.read.changes.plan import change_schema as arrow_schema_of_changes
 from weft.storage.read.changes.plan import plan_changes, shows_references
-from weft.storage.read.changes.tasks import ChangeTask
 from weft.streams.pipeline.file.model import TableLocation
 from weft.streams.read.read_options import LOCATION_OPTIONS, split_names
+from weft.streams.read.relation.task_reader import TaskPartition, TaskReader
+from weft.streams.read.relation.worker import PlannedTask
 from weft.streams.read.stream_mark import MARK
 from weft.streams.spark.for_workers import ForWorkers
 
@@ -153,50 +154,20 @@ def _scan(
     return scan
 
 
-class _Partition(InputPartition):
-    """One task, with everything that an executor needs to read it."""
+def change_batch_reader(table: Table, options: ChangeOptions, schema: StructType) -> TaskReader:
+    """For ``spark.read``: plan the changes between two points, which are resolved to cuts now.
 
-    def __init__(self, scan: ChangeScan, task: ChangeTask) -> None:
-        super().__init__(None)
-        self.scan, self.task = scan, task
-
-
-def _partitions(scan: ChangeScan) -> list[InputPartition]:
-    return [_Partition(scan.without_tasks(), task) for task in scan.tasks]
-
-
-def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    # If a batch has no task, Spark adds a partition of another type.
-    return partition.scan.read(partition.task) if isinstance(partition, _Partition) else iter(())
-
-
-class ChangeBatchReader(ForWorkers, DataSourceReader):
-    """For ``spark.read``: the changes between two points, which are resolved to cuts when the reader is created."""
-
-    def __init__(self, table: Table, options: ChangeOptions, schema: StructType) -> None:
-        """Plan the changes.
-
-        Raises:
-            InvalidInput: The options are those of a stream.
-            TableError: See `Table.changes`.
-        """
-        if options.changes_since is None:
-            raise InvalidInput(
-                "option 'starting' is for streams", hint="use changes_since and changes_until with spark.read"
-            )
-        since = None if options.changes_since == EARLIEST else options.changes_since
-        self._partitions = _partitions(_scan(table, options, schema, since, options.changes_until))
-
-    def __getstate__(self) -> Json:
-        return self.__dict__ | {"_partitions": []}  # Spark sends the reader to every task, and each task its partition
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """One partition per task."""
-        return self._partitions
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of one task."""
-        return _read(partition)
+    Raises:
+        InvalidInput: The options are those of a stream.
+        TableError: See `Table.changes`.
+    """
+    if options.changes_since is None:
+        raise InvalidInput(
+            "option 'starting' is for streams", hint="use changes_since and changes_until with spark.read"
+        )
+    since = None if options.changes_since == EARLIEST else options.changes_since
+    scan = _scan(table, options, schema, since, options.changes_until)
+    return TaskReader(scan.without_tasks().read, scan.tasks, schema)
 
 
 class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -303,11 +274,14 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         # A reference whose cut an offset does not name was added later, or the query did not read its columns.
         names = {reference.name for reference in table.state().schema.references}
         unseen = (names.difference(referenced_cuts(since) if since else ()), names - referenced_cuts(end["cut"]))
-        return _partitions(_scan(table, self._options, self._schema, since, end["cut"], unseen))
+        scan = _scan(table, self._options, self._schema, since, end["cut"], unseen)
+        read = scan.without_tasks().read
+        return [TaskPartition(PlannedTask(read, task)) for task in scan.tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one task, on an executor."""
-        return _read(partition)
+        # If a batch has no task, Spark adds a partition of another type.
+        return partition.value.read(partition.value.task) if isinstance(partition, TaskPartition) else iter(())
 
     def _offset(self, cut: str) -> Json:
         return {"cut": cut, "table": self._open_table().state().table_id}

@@ -36,7 +36,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -44,7 +43,7 @@ from weft.storage import Snapshot, Table
 from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef
 from weft.storage.core.names import Path
 from weft.storage.core.plan.slices import FileSlice, LiveFile, base_slices, whole_files
-from weft.storage.core.predicate import And, Condition
+from weft.storage.core.predicate import And, Condition, columns_of
 from weft.storage.read.plan.untouched_rows import DividedFileGroup, byte_ranges, divide_by_touch
 from weft.storage.read.pushed.aggregated_scan import AggregatedScan
 from weft.storage.read.pushed.first_rows import FirstRows, FirstRowsScan, in_one_task
@@ -56,7 +55,6 @@ from weft.storage.read.request.filter_input import parse_filter
 from weft.storage.read.request.scan_request import ScanRequest
 from weft.storage.read.scan.divide_scan import divide
 from weft.storage.read.scan.scan import Scan
-from weft.streams.read.arrow_filters import translate
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.reference_planner import ReferencePlanner, joined_columns, joined_in_tasks, readable_columns
 from weft.streams.read.relation.live_view import JoinedColumns, ParquetFile, Part, PinnedPlanner, ReadPlan
@@ -117,51 +115,34 @@ class TablePlanner:
     tuning: PlannerTuning = PlannerTuning()
     bound: BoundRows = field(default_factory=BoundRows)
 
-    def pin(self) -> PinnedSnapshot:
-        snapshot = self.options.snapshot(self.table)
-        return PinnedSnapshot(
-            snapshot,
-            self.options,
-            self.parallelism,
-            self.task_bytes,
-            self.hadoop_file,
-            self.on_scan,
-            self.tuning,
-            bound=self.bound,
-        )
+    def __call__(self) -> PinnedSnapshot:
+        return PinnedSnapshot(self.options.snapshot(self.table), self)
 
 
 @dataclass(frozen=True)
-class FixedPlanner:
-    """Gives every query the same snapshot."""
-
-    pinned: PinnedSnapshot
-
-    def pin(self) -> PinnedPlanner:
-        # Once per query: otherwise Spark's reader would report a missing file instead of an expired snapshot.
-        self.pinned.snapshot.check_kept()
-        return self.pinned
-
-
-@dataclass(frozen=True)
-class PinnedSnapshot:
-    """The snapshot of one query; plans its scans. Attributes as in `TablePlanner`.
+class PinnedSnapshot(PinnedPlanner):
+    """The snapshot of one query; plans its scans.
 
     Attributes:
+        snapshot: The snapshot.
+        planner: Has the options of the read, and what is needed to plan scans.
         taken_s: When the snapshot was taken, on the monotonic clock.
         joins_all: Whether each scan joins all references itself, also large and required ones, and Spark none.
     """
 
     snapshot: Snapshot
-    options: ReadOptions
-    parallelism: int
-    task_bytes: Callable[[], int | None]
-    hadoop_file: Callable[[ParquetFile], ParquetFile | None]
-    on_scan: Callable[[ScanFacts], None] | None = None
-    tuning: PlannerTuning = PlannerTuning()
+    planner: TablePlanner
     taken_s: float = field(default_factory=time.monotonic)
-    bound: BoundRows = field(default_factory=BoundRows)
     joins_all: bool = False
+
+    def checked(self) -> PinnedSnapshot:
+        """The same state for one more query.
+
+        Raises:
+            SnapshotExpired: Spark's reader would report a missing file instead.
+        """
+        self.snapshot.check_kept()
+        return self
 
     def schema(self) -> StructType:
         return from_arrow_schema(self.columns)
@@ -172,33 +153,31 @@ class PinnedSnapshot:
         return pa.schema([*self.snapshot.table_columns, *readable_columns(self.snapshot.references)])
 
     def joins(self) -> Sequence[JoinedColumns]:
-        if self.joins_all or joined_in_tasks(self.snapshot.references, self.options.require):
+        if self.joins_all or joined_in_tasks(self.snapshot.references, self.planner.options.require):
             return ()
-        return [joined_columns(table, self.options.require) for table in self.snapshot.references]
+        return [joined_columns(table, self.planner.options.require) for table in self.snapshot.references]
 
     def joined(self, name: str) -> PinnedPlanner:
         snapshot = self.snapshot.of_reference(name)
-        options = ReadOptions(read_optimized=self.options.read_optimized)
-        of_table = PinnedSnapshot(
-            snapshot, options, self.parallelism, self.task_bytes, self.hadoop_file, None, self.tuning, self.taken_s
-        )
+        options = ReadOptions(read_optimized=self.planner.options.read_optimized)
+        of_table = replace(self, snapshot=snapshot, planner=replace(self.planner, options=options, on_scan=None))
         reference = self.snapshot.table_schema.reference(name)
         return ReferencePlanner(
-            of_table, reference.columns, snapshot.table_schema.key, required=name in self.options.require
+            of_table, reference.columns, snapshot.table_schema.key, required=name in self.planner.options.require
         )
 
     @property
     def groups(self) -> tuple[str, ...]:
         """The required groups of the table, without the required references if Spark joins them."""
         if self.joins_all:
-            return self.options.require
+            return self.planner.options.require
         references = self.snapshot.table_schema.reference_by_name
-        return tuple(name for name in self.options.require if name not in references)
+        return tuple(name for name in self.planner.options.require if name not in references)
 
     @cached_property
     def slices(self) -> Sequence[FileSlice]:
         """All file groups that a read with these options may need."""
-        return base_slices(self.snapshot.state) if self.options.read_optimized else self.snapshot.slices
+        return base_slices(self.snapshot.state) if self.planner.options.read_optimized else self.snapshot.slices
 
     @cached_property
     def native(self) -> list[FileSlice]:
@@ -215,9 +194,9 @@ class PinnedSnapshot:
     @cached_property
     def divided(self) -> Mapping[FileGroup, DividedFileGroup]:
         """The file groups that two scans read, if there are two (rule 3)."""
-        if self.options.read_optimized:
+        if self.planner.options.read_optimized:
             return {}
-        snapshot, least = self.snapshot, self.tuning.divide_min_bytes
+        snapshot, least = self.snapshot, self.planner.tuning.divide_min_bytes
         return divide_by_touch(snapshot.table_log.env, snapshot.table_schema, self.slices, snapshot.files, least)
 
     def parts(self) -> Sequence[Part]:
@@ -228,8 +207,8 @@ class PinnedSnapshot:
         if self._can_divide:
             native += sum(part.base_bytes for group in self.divided.values() for part in group.untouched)
         every = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
-        pushes = self.options.push_aggregates and every - native >= every * self.tuning.merged_share
-        if pushes or native < max(self.tuning.mix_min_bytes, 1):
+        pushes = self.planner.options.push_aggregates and every - native >= every * self.planner.tuning.merged_share
+        if pushes or native < max(self.planner.tuning.mix_min_bytes, 1):
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
 
@@ -238,10 +217,10 @@ class PinnedSnapshot:
         """Whether file groups with logs can be large enough for two scans, and Spark has access to their files."""
         bases = [file_slice.slice.base for file_slice in self.slices if file_slice.slice is not None]
         base_files = [base for base in bases if base is not None]
-        enough = sum(base.size for base in base_files) >= self.tuning.mix_min_bytes
+        enough = sum(base.size for base in base_files) >= self.planner.tuning.mix_min_bytes
         return enough and bool(base_files) and self._hadoop_file(base_files[0]) is not None
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         """Positions of the filters that tasks apply; none if the scan is native, because then Spark applies them."""
         uses_references = self._uses_references([], filters)
         if not uses_references and not self.groups and part is not Part.REST and self._may_be_native(part):
@@ -250,17 +229,17 @@ class PinnedSnapshot:
             # The filters may exclude all file groups that must be merged: then the scan is native, too.
             if self._scan([], filters, part).clean_files is not None:
                 return ()
-        return [i for i, item in enumerate(filters) if translate(item, self.columns) is not None]
+        return [i for i, item in enumerate(filters) if self._has_columns_of(item)]
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         scan, clean = self._choose(columns, filters, part)
         return self._read_plan(scan, clean, columns, filters)
 
     def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+        self, aggregation: Aggregation, filters: Sequence[Condition], part: Part, runtime: Sequence[Condition] = ()
     ) -> ReadPlan | None:
         """Rule 5."""
-        result = aggregation.result(self.columns) if self.options.push_aggregates else None
+        result = aggregation.result(self.columns) if self.planner.options.push_aggregates else None
         if result is None:
             return None
         scan, clean = self._choose(aggregation.columns, (*filters, *runtime), part)
@@ -286,10 +265,10 @@ class PinnedSnapshot:
         return replace(plan, columns=from_arrow_schema(result), filterable=filterable)
 
     def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part, first: FirstRows
     ) -> ReadPlan | None:
         """Rule 7."""
-        if not self.options.push_aggregates or not first.fits(self.columns):
+        if not self.planner.options.push_aggregates or not first.fits(self.columns):
             return None
         scan, clean = self._choose(columns, filters, part)
         if first.in_all:
@@ -301,8 +280,8 @@ class PinnedSnapshot:
             return None
         return self._read_plan(scan, None, columns, filters, lambda rows: FirstRowsScan(rows, first), str(first))
 
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
-        if not self.options.push_aggregates:
+    def has_first(self, filters: Sequence[Condition], part: Part, count: int) -> bool:
+        if not self.planner.options.push_aggregates:
             return False
         scan, clean = self._choose(self.columns.names, filters, part)
         if clean is not None or not isinstance(scan, Scan):
@@ -310,11 +289,11 @@ class PinnedSnapshot:
         return in_one_task(scan, count, self._log_files) is not None
 
     def _choose(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part
     ) -> tuple[Scan | JoinedScan, list[FileRef] | None]:
         """A scan without tasks, and the base files that Spark may read instead; None if it has to be read by tasks."""
-        if time.monotonic() - self.taken_s > self.tuning.recheck_seconds:
-            self.snapshot.check_kept()  # see `FixedPlanner.pin`
+        if time.monotonic() - self.taken_s > self.planner.tuning.recheck_seconds:
+            self.snapshot.check_kept()  # see `checked`
         if self._uses_references(columns, filters):
             return self._joined_scan(columns, filters, part), None
         scan = self._scan(columns, filters, part)
@@ -324,7 +303,7 @@ class PinnedSnapshot:
     @property
     def _log_files(self) -> Sequence[LiveFile]:
         """The log files that the file groups of a scan refer to."""
-        return () if self.options.read_optimized else self.snapshot.files
+        return () if self.planner.options.read_optimized else self.snapshot.files
 
     def _may_be_native(self, part: Part) -> bool:
         return bool(self.native) or (part is Part.FILES and self._can_divide and bool(self.divided))
@@ -334,7 +313,7 @@ class PinnedSnapshot:
         chosen: Scan | JoinedScan,
         clean: Sequence[FileRef] | None,
         columns: Sequence[str],
-        filters: Sequence[Filter],
+        filters: Sequence[Condition],
         pushed: Callable[[Scan | JoinedScan], AggregatedScan | FirstRowsScan] | None = None,
         shown: str = "",
         known: int = 0,
@@ -346,11 +325,12 @@ class PinnedSnapshot:
         of_table = chosen.scan if isinstance(chosen, JoinedScan) else chosen
         scan = of_table
         if not scan.tasks:
-            scan = divide(of_table, self._log_files, self.parallelism, self.task_bytes(), large=clean is None)
+            parallelism, task_bytes = self.planner.parallelism, self.planner.task_bytes()
+            scan = divide(of_table, self._log_files, parallelism, task_bytes, large=clean is None)
         facts = self._facts(scan, columns, filters, native=clean is not None)
         facts = replace(facts, pushed=shown, known=known)
-        if self.on_scan is not None:
-            self.on_scan(facts)
+        if self.planner.on_scan is not None:
+            self.planner.on_scan(facts)
         rows = scan if joined is None else replace(joined, scan=scan)
         task_function = rows if pushed is None else pushed(rows)
         others = "" if joined is None else f", joined with {', '.join(join.reference.name for join in joined.joins)}"
@@ -369,7 +349,8 @@ class PinnedSnapshot:
         self, columns: Sequence[str], size_bytes: int, native: Sequence[FileSlice] | None = None
     ) -> list[str]:
         """The columns whose values Spark may give when the query runs (rule 6); ``native``: what Spark reads itself."""
-        if size_bytes < self.tuning.filter_min_bytes or (native and len(native) < self.tuning.filter_min_groups):
+        tuning = self.planner.tuning
+        if size_bytes < tuning.filter_min_bytes or (native and len(native) < tuning.filter_min_groups):
             return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]
@@ -398,7 +379,7 @@ class PinnedSnapshot:
         return spark_files
 
     def _hadoop_file(self, file: FileRef) -> ParquetFile | None:
-        return self.hadoop_file(ParquetFile(self.snapshot.table_log.store.url(file.path), file.size))
+        return self.planner.hadoop_file(ParquetFile(self.snapshot.table_log.store.url(file.path), file.size))
 
     def _is_merged(self, file_slice: FileSlice) -> bool:
         """Whether a file group has to be merged, whatever the columns and filters of a scan are (rules 1 and 3)."""
@@ -410,23 +391,25 @@ class PinnedSnapshot:
             and file_slice.slice.base.path not in self._whole
         )
 
-    def _scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> Scan:
+    def _scan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> Scan:
         """A scan of the table without tasks."""
         return self._of_part(self.snapshot.choose_slices(self._request(columns, filters)), part)
 
-    def _joined_scan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> JoinedScan:
+    def _joined_scan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> JoinedScan:
         """A scan of columns of references, without tasks."""
         result = choose_joined(self.snapshot, self.snapshot.references, self._request(columns, filters))
-        if not self.options.read_optimized:
-            result = self.bound.apply(result, self.snapshot.references)
+        if not self.planner.options.read_optimized:
+            result = self.planner.bound.apply(result, self.snapshot.references)
         return replace(result, scan=self._of_part(result.scan, part))
 
-    def _uses_references(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
+    def _uses_references(self, columns: Sequence[str], filters: Sequence[Condition]) -> bool:
         return uses_references(self.snapshot.table_schema, self._request(columns, filters))
 
-    def _request(self, columns: Sequence[str], filters: Sequence[Filter]) -> ScanRequest:
-        condition, optimized = parse_filter(self._predicate(filters)), self.options.read_optimized
-        return ScanRequest(columns, condition, self.groups, parallelism=self.parallelism, read_optimized=optimized)
+    def _request(self, columns: Sequence[str], filters: Sequence[Condition]) -> ScanRequest:
+        condition, optimized = parse_filter(self._predicate(filters)), self.planner.options.read_optimized
+        return ScanRequest(
+            columns, condition, self.groups, parallelism=self.planner.parallelism, read_optimized=optimized
+        )
 
     def _of_part(self, scan: Scan, part: Part) -> Scan:
         """A scan without the file groups of other parts."""
@@ -448,16 +431,19 @@ class PinnedSnapshot:
             return (division.rest,) if part is Part.REST else division.untouched
         return (file_slice,) if self._is_merged(file_slice) is (part is Part.REST) else ()
 
-    def _predicate(self, filters: Sequence[Filter]) -> Condition | None:
-        translations = [translate(item, self.columns) for item in filters]
-        conditions = tuple(condition for condition in translations if condition is not None)
+    def _predicate(self, filters: Sequence[Condition]) -> Condition | None:
+        conditions = tuple(filter(self._has_columns_of, filters))
         return And(conditions) if conditions else None
+
+    def _has_columns_of(self, condition: Condition) -> bool:
+        """Whether the scan has the columns of a condition; it has no metadata columns."""
+        return columns_of(condition).issubset(self.columns.names)
 
     def _facts(
         self,
         scan: Scan,
         columns: Sequence[str],
-        filters: Sequence[Filter],
+        filters: Sequence[Condition],
         *,
         native: bool,
     ) -> ScanFacts:

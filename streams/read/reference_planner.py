@@ -19,15 +19,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition, columns_of
 from weft.storage.errors import TableError
-from weft.storage.read.pushed.first_rows import FirstRows
-from weft.storage.read.pushed.partial_aggregates import Aggregation
 from weft.storage.read.references.referenced_table import ReferencedTable
 from weft.streams.read.relation.live_view import JoinedColumns, Part, PinnedPlanner, ReadPlan
-from weft.streams.read.relation.pushed_filters import columns_of
 
 SMALL_BYTES: Final = 32 * 1024 * 1024
 """Up to this size of the key and the columns of a reference, every task may have all of its rows. Spark's own limit is
@@ -76,8 +73,8 @@ def _stored_bytes(table: ReferencedTable) -> float:
 
 
 @dataclass(frozen=True)
-class ReferencePlanner:
-    """The state of a referenced table in a query.
+class ReferencePlanner(PinnedPlanner):
+    """The state of a referenced table in a query. Spark joins its rows before it aggregates or limits them.
 
     Attributes:
         planner: Plans its scans.
@@ -94,37 +91,18 @@ class ReferencePlanner:
     def schema(self) -> StructType:
         return self.planner.schema()
 
-    def joins(self) -> Sequence[JoinedColumns]:
-        return ()
-
-    def joined(self, name: str) -> PinnedPlanner:
-        return self.planner.joined(name)
-
     def parts(self) -> Sequence[Part]:
         return self.planner.parts()
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         return self.planner.exact(filters, part)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         if self._is_used(columns, filters):
             return self.planner.plan(columns, filters, part)
         return ReadPlan("weft reference, none of its columns is used", (), _no_rows, row_count=0, size_bytes=0)
 
-    def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
-    ) -> ReadPlan | None:
-        return None  # Spark joins the rows before it aggregates them
-
-    def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
-    ) -> ReadPlan | None:
-        return None  # or limits them
-
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
-        return False
-
-    def _is_used(self, columns: Sequence[str], filters: Sequence[Filter]) -> bool:
+    def _is_used(self, columns: Sequence[str], filters: Sequence[Condition]) -> bool:
         used_columns = {*columns, *(name for item in filters for name in columns_of(item))}
         # A key column that the view shows cannot be told from the one that it joins by.
         return self.required or not used_columns.issubset(self.key) or not set(self.columns).isdisjoint(self.key)

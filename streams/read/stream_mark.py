@@ -7,10 +7,12 @@ has to give the option ``starting``.
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from weft.streams.spark.patch_method import patch_method
 
 SOURCE: Final = "weft"
 MARK: Final = "weft_streams"
@@ -18,14 +20,9 @@ MARK: Final = "weft_streams"
 
 def mark_streams() -> None:
     """Make every stream of this process that reads from `SOURCE` pass the option; a second call does nothing."""
-    plain = DataStreamReader.format
-    if hasattr(plain, MARK):
-        return
+    patch_method(DataStreamReader, "format", MARK, _mark)
 
-    @functools.wraps(plain)
-    def marked(self: DataStreamReader, source: str) -> DataStreamReader:
-        reader = plain(self, source)
-        return reader.option(MARK, value=True) if source.lower() == SOURCE else reader
 
-    setattr(marked, MARK, True)
-    DataStreamReader.format = marked  # type: ignore[method-assign]
+def _mark(plain: Callable[..., DataStreamReader], reader: DataStreamReader, source: str) -> DataStreamReader:
+    chosen = plain(reader, source)
+    return chosen.option(MARK, value=True) if source.lower() == SOURCE else chosen

@@ -7,8 +7,7 @@ query has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -17,24 +16,20 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from weft.storage import Snapshot, Table
 from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.errors import InvalidInput
-from weft.storage.read.plan.read_task import ReadTask
-from weft.storage.read.references.joined_scan import JoinedScan
-from weft.storage.read.scan.scan import Scan
 from weft.streams.read.catalog_table import keep_options, options_given, options_kept
-from weft.streams.read.change_stream import ChangeBatchReader, ChangeOptions, ChangeStreamReader, change_schema
+from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_batch_reader, change_schema
 from weft.streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
-from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.read.relation.task_reader import TaskReader
 from weft.streams.read.stream_mark import SOURCE, mark_streams
 from weft.streams.spark.data_sources import register_source
-from weft.streams.spark.for_workers import ForWorkers, Source
+from weft.streams.spark.for_workers import Source
 
 _PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a source; small file groups share a task anyway
 
@@ -43,10 +38,9 @@ def register(spark: SparkSession) -> None:
     """Register ``format("weft")`` in a session.
 
     Options: ``path`` (the table), ``storage_options`` (JSON, see `weft.streams.read.read_options.location_of`), those
-        of t.streams.read.read_options.ReadOptions`, and for changes those of
-        `weft.streams.read.change_stream.ChangeOptions`. In
-    SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...', ...)``, or ``CREATE TABLE``, see
-    `weft.streams.read.catalog_table`.
+    of `weft.streams.read.read_options.ReadOptions`, and for changes those of
+    `weft.streams.read.change_stream.ChangeOptions`. In SQL: ``CREATE TEMPORARY VIEW v USING weft OPTIONS (path '...',
+    ...)``, or ``CREATE TABLE``, see `weft.streams.read.catalog_table`.
 
     If weft is installed, Spark finds the format by itself (`pyspark_weft`). For streams without the option
     ``starting``, call this function or import weft after pyspark.
@@ -78,7 +72,7 @@ class WeftSource(Source):
         all_options = options_kept(schema, self.options)
         changes = ChangeOptions.of(all_options)
         if changes is not None:
-            return ChangeBatchReader(_table(all_options), changes, schema)
+            return change_batch_reader(_table(all_options), changes, schema)
         options, table = _read_options(all_options), _table(all_options)
         snapshot = options.snapshot(table) if self._cut is None else table.snapshot(self._cut)
         _check_columns(schema, snapshot)
@@ -88,7 +82,7 @@ class WeftSource(Source):
             parallelism=_PARALLELISM,
             read_optimized=options.read_optimized,
         )
-        return _Reader(scan, schema)
+        return TaskReader(scan.without_tasks().read, scan.tasks, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         options = options_kept(schema, self.options)
@@ -108,28 +102,6 @@ def _read_options(options: Mapping[str, str]) -> ReadOptions:
 def _table(options: Mapping[str, str]) -> Table:
     location = location_of(options)
     return Table.open(location.uri, storage_options=location.storage_options)
-
-
-class _Task(InputPartition):
-    value: ReadTask
-
-
-class _Reader(ForWorkers, DataSourceReader):
-    def __init__(self, scan: Scan | JoinedScan, schema: StructType) -> None:
-        self._tasks = scan.tasks
-        self._scan = scan.without_tasks()
-        self._schema = schema
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tasks": ()}  # Spark sends the reader to every task, and each task its partition
-
-    def partitions(self) -> list[InputPartition]:
-        # For an empty list Spark would add a partition of another type.
-        return [_Task(task) for task in self._tasks] or [_Task(ReadTask((), ()))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark also compares nullability, and a schema given by the user may declare keys nullable.
-        return conformed_batches(self._scan.read(partition.value), to_arrow_schema(self._schema, timezone="UTC"))
 
 
 def _check_columns(requested: StructType, snapshot: Snapshot) -> None:

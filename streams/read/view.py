@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weft.storage import Table
 from weft.storage.operations.points import Point
 from weft.streams.read.hadoop_access import HadoopAccess
-from weft.streams.read.native_or_merged import FixedPlanner, TablePlanner
+from weft.streams.read.native_or_merged import TablePlanner
 from weft.streams.read.read_options import ReadOptions, Through
 from weft.streams.read.relation.live_view import create_relation_view, relation_dataframe
 from weft.streams.read.scan_facts import ScanFacts
@@ -114,7 +114,7 @@ def snapshot(
         }
     )
     planner = planner_of(spark, uri, options, storage_options)
-    return relation_dataframe(spark, FixedPlanner(planner.pin()), name=Path(str(uri)).name or "weft")
+    return relation_dataframe(spark, planner().checked, name=Path(str(uri)).name or "weft")
 
 
 def planner_of(

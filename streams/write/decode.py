@@ -41,7 +41,7 @@ from pyspark.sql.types import (
 from weft.storage.core.merge.events import OP_COLUMN
 from weft.storage.errors import InvalidInput
 from weft.streams.formats import load_format
-from weft.streams.formats.message_format import Extras, FormatSettings, MessageFormat
+from weft.streams.formats.message_format import Extras, MessageFormat
 from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER
 from weft.streams.pipeline.file.check import KAFKA, KEY
 from weft.streams.pipeline.file.model import Tombstones
@@ -142,8 +142,8 @@ def decode_messages(
     if not schema:
         raise InvalidInput("the message schema is empty", hint="declare at least one field: {order_id: bigint}")
     expressions = (where or "", *(str(column) for column in (select or {}).values()))
-    decoder = load_format(message_format, FormatSettings(format_options or {}, registry or {}, expressions, exact))
-    made_key = None if key_format == "json" else load_format(key_format, FormatSettings(registry=registry or {}))
+    decoder = load_format(message_format, format_options, registry, expressions, exact)
+    made_key = None if key_format == "json" else load_format(key_format, registry=registry)
     message = _struct("message field", schema, reserved | set(decoder.reserved))
     messages = _parse_rows(
         df,

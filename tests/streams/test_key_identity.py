@@ -21,7 +21,8 @@ from weft.storage.core.types import parse_type
 from weft.storage.operations.row_keys import parse_key
 from weft.streams.catalog.register import register_catalog
 from weft.streams.cli.key_files import read_keys
-from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.debezium_json import decode_json_events
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.ui.site import key_query
 from weft.streams.write.decode import decode_messages
 
@@ -84,7 +85,7 @@ def write_keys(file: Path, texts: list[str]) -> None:
 
 
 def test_texts_of_change_events() -> None:
-    settings = DebeziumSettings(pa.schema([("id", parse_type("string"))]))
+    settings = FormatSettings(pa.schema([("id", parse_type("string"))]))
     events = [json.dumps({"op": "c", "after": {"id": text}}).encode() for text in AWKWARD]
     found = decode_json_events(settings, pa.array(events, pa.binary())).field("message").field("id")
     assert found.to_pylist() == list(AWKWARD)

@@ -16,11 +16,11 @@ import pyarrow as pa
 from weft.storage.core.types import parse_type
 from weft.storage.errors import InvalidInput
 from weft.storage.foreign_text import parse_json
-from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records, registered_type
+from weft.streams.formats.avro_records import decode_avro_events, decode_records, registered_type
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.json_schema import json_schema_fields
 from weft.streams.formats.json_validation import referenced_documents
 from weft.streams.formats.protobuf_messages import (
-    ProtobufSettings,
     decode_protobuf,
     load_file,
     message_type,
@@ -202,7 +202,7 @@ def _of_avro(task: _Task, inner: str | None) -> Decoded:
     else:
         decoded = Decoded(merged(versions, task.notes), notes=task.notes)
         read = _types(decoded.fields)
-    settings = AvroSettings(_arrow(read), task.settings, metadata=frozenset({"source.connector"} if inner else ()))
+    settings = FormatSettings(_arrow(read), task.settings, metadata=frozenset({"source.connector"} if inner else ()))
     decode = decode_records if inner is None else decode_avro_events
     found = decode(settings, pa.array(task.values, pa.binary())).to_pylist()
     _add_rows(decoded, found, task.values)
@@ -235,7 +235,7 @@ def _protobuf(task: _Task) -> Decoded:
     if not versions:
         raise InvalidInput("no message names a message type of its schema", hint="check the format")
     decoded = Decoded(merged(versions, task.notes), notes=task.notes)
-    settings = ProtobufSettings(_arrow(_types(decoded.fields)), task.settings)
+    settings = FormatSettings(_arrow(_types(decoded.fields)), task.settings)
     found = decode_protobuf(settings, pa.array(task.values, pa.binary())).to_pylist()
     _add_rows(decoded, found, task.values)
     return decoded

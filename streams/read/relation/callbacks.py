@@ -11,12 +11,15 @@ from __future__ import annotations
 import functools
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
 from typing import Any, Final, TypeVar, cast
+
+from pyspark.sql.types import StructType
 
 from weft.streams.read.relation.jvm import Jvm, UnsupportedSessionError
 
-__all__ = ["Callback", "PlainTable", "WithoutMetrics", "callback", "check_methods"]
+__all__ = ["Callback", "PlainTable", "ScalaFunction", "WithoutMetrics", "check_methods"]
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -25,7 +28,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _returned: Final = threading.local()
 
 
-def callback(method: Method) -> Method:
+def _callback(method: Method) -> Method:
     """Decorator of all methods that the JVM calls: errors become JVM exceptions with the original message.
 
     The connection of the calling thread is closed when the thread has ended (`callback_connections`).
@@ -49,58 +52,106 @@ def callback(method: Method) -> Method:
 
 
 class Callback:
-    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects."""
+    """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects.
+
+    The JVM can call every public method. Plain Python calls none that may fail: its errors are those of the JVM.
+
+    Attributes:
+        Java: The Java interfaces, for Py4J; the class has it if it is to be passed to Spark.
+    """
+
+    Java: type
+
+    def __init_subclass__(cls, *, java: tuple[str, ...] = (), answers: Mapping[str, bool | None] | None = None) -> None:
+        """Declare what Spark may call.
+
+        Args:
+            java: The Java interfaces of the class; without any those of its base class.
+            answers: Methods that always return the same value.
+        """
+        super().__init_subclass__()
+        if java:
+            cls.Java = type("Java", (), {"implements": java})  # what Py4J looks for
+        constants = {name: _constant(value) for name, value in (answers or {}).items()}
+        for name, method in {**vars(cls), **constants}.items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                setattr(cls, name, _callback(method))
 
     def __init__(self, jvm: Jvm, identity: str) -> None:
         self.jvm = jvm
         self._identity = identity
 
-    @callback
+    @_callback
     def hashCode(self) -> int:  # noqa: N802
         return zlib.crc32(self._identity.encode()) >> 1
 
-    @callback
+    @_callback
     def equals(self, other: Any) -> bool:
         # Other objects, such as plans and sequences, may have a very long text, so it is not computed for them.
         return self.jvm.is_callback(other) and str(other) == self._identity
 
-    @callback
+    @_callback
     def toString(self) -> str:  # noqa: N802
         return self._identity
 
 
-class PlainTable(Callback):
+def _constant(value: bool | None) -> Callable[..., bool | None]:  # noqa: FBT001
+    def answer(*_: Any) -> bool | None:
+        return value
+
+    return answer
+
+
+class ScalaFunction(Callback, java=("scala.Function1",)):
+    """A Python function as a function of Scala with one argument."""
+
+    def __init__(self, jvm: Jvm, identity: str, function: Callable[[Any], Any]) -> None:
+        super().__init__(jvm, identity)
+        self._function = function
+
+    def apply(self, argument: Any) -> Any:
+        return self._function(argument)
+
+
+class PlainTable(Callback, answers={"id": None, "version": None}):
     """A table of Spark without partitions, constraints, properties, an id or a version."""
 
-    @callback
+    def __init__(self, jvm: Jvm, identity: str, name: str, schema: StructType) -> None:
+        super().__init__(jvm, identity)
+        self._name = name
+        self._schema = schema
+
+    def name(self) -> str:
+        return self._name
+
+    def schema(self) -> Any:
+        return self.jvm.struct(self._schema)
+
+    def columns(self) -> Any:
+        return self.jvm.columns(self._schema)
+
     def partitioning(self) -> Any:
         return self.jvm.array(self.jvm.Transform)
 
-    @callback
     def constraints(self) -> Any:
         return self.jvm.array(self.jvm.Constraint)
 
-    @callback
     def properties(self) -> Any:
         return self.jvm.HashMap()
-
-    @callback
-    def id(self) -> None:
-        return None
-
-    @callback
-    def version(self) -> None:
-        return None
 
 
 class WithoutMetrics(Callback):
     """A scan or write of Spark without metrics."""
 
-    @callback
+    def description(self) -> str:
+        return self._identity
+
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        return self.jvm.ColumnarSupportMode.UNSUPPORTED
+
     def supportedCustomMetrics(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.CustomMetric)
 
-    @callback
     def reportDriverMetrics(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.CustomTaskMetric)
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.planner_interface import ParquetFile
 
@@ -25,7 +25,7 @@ def batch_of(jvm: Jvm, inner: Any, files: Sequence[ParquetFile]) -> Any:
     return RangesOfFiles(jvm, inner.toBatch(), ranges) if ranges else inner.toBatch()
 
 
-class RangesOfFiles(Callback):
+class RangesOfFiles(Callback, java=("org.apache.spark.sql.connector.read.Batch",)):
     """A batch of Spark's scan of Parquet files without the row groups outside of some ranges."""
 
     def __init__(self, jvm: Jvm, batch: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> None:
@@ -33,13 +33,8 @@ class RangesOfFiles(Callback):
         self._batch = batch
         self._ranges = ranges
 
-    @callback
     def planInputPartitions(self) -> Any:  # noqa: N802
         return self.jvm.ranged_partitions(self._batch.planInputPartitions(), self._ranges)
 
-    @callback
     def createReaderFactory(self) -> Any:  # noqa: N802
         return self._batch.createReaderFactory()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.Batch",)

@@ -4,7 +4,7 @@ Rules:
 
 1. **A view is live.** It is stored as the text of a query over a table function. Every query resolves the function
    again, so the next `spark.sql` sees the newest state *and the newest schema*.
-2. **One query, one state.** `Planner.pin` is called once for each Spark `QueryExecution`, however often the view occurs
+2. **One query, one state.** The planner is called once for each Spark `QueryExecution`, however often the view occurs
    in it (self-join, union, subquery): see `query_state`. A DataFrame that is derived from another one (`df.filter(..)`,
    `df.count()`) is another query: it sees the newest rows, with the columns that the DataFrame was created with. The
    *same* DataFrame collected twice gives the same rows, as always in Spark.
@@ -82,7 +82,7 @@ def create_relation_view(spark: SparkSession, name: str, planner: Planner) -> No
 def relation_dataframe(spark: SparkSession, planner: Planner, *, name: str = "weft") -> DataFrame:
     """A DataFrame over `planner`, with the present columns, and the newest rows whenever a query over it is planned.
 
-    For one fixed snapshot pass a planner whose `pin` always returns the same state. `name` is shown in EXPLAIN.
+    For one fixed snapshot pass a planner that always returns the same state. `name` is shown in EXPLAIN.
     """
     jvm = _jvm_or_warn(spark)
     if jvm is None:

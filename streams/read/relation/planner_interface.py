@@ -1,23 +1,24 @@
 """The interface between a live view and a table: the planner, the state that a query pins, and the plan of one scan.
 
-Values and protocols only: every module of this package may import this one, which imports none of them.
+Values and interfaces only: every module of this package may import this one, which imports none of them.
 """
 
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import Filter
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
 
-__all__ = ["JoinedColumns", "OneScan", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
+__all__ = ["JoinedColumns", "ParquetFile", "Part", "PinnedPlanner", "Planner", "ReadPlan"]
 
 
 class ParquetFile(NamedTuple):
@@ -97,49 +98,63 @@ class JoinedColumns:
     error: str = ""
 
 
-class PinnedPlanner(Protocol):
-    """One state of a table, from which all plans of a query are made."""
+class PinnedPlanner(ABC):
+    """One state of a table, from which all plans of a query are made.
 
+    By default it is read by one scan: nothing is joined, and Spark applies filters, aggregates and limits.
+
+    Filters are conditions on columns of `schema`, with their types.
+    """
+
+    @abstractmethod
     def schema(self) -> StructType:
         """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
 
+    @abstractmethod
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
+        """Plan one scan of a part.
+
+        `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
+        """
+
     def joins(self) -> Sequence[JoinedColumns]:
         """What is joined with the table, in order. The same columns in every state with the same schema."""
+        return ()
 
     def joined(self, name: str) -> PinnedPlanner:
         """The state of another table that belongs to this one; `name` is that of the join."""
+        raise AssertionError(f"nothing is joined: {name}")
 
     def parts(self) -> Sequence[Part]:
         """The scans with which to read the table: WHOLE, or FILES and REST if two scans are faster.
 
         This affects speed only: `plan` must accept every part in every state.
         """
+        return (Part.WHOLE,)
 
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
         """Positions of the filters that every plan of this state applies to each row as Spark would (nulls, NaN).
 
         Spark calls this before it knows the columns. It does not evaluate these filters again, and reads their columns
         only if the query needs them elsewhere. `()` is always correct. If any filter is returned, the scan is read by
         tasks, not natively.
         """
-
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], part: Part) -> ReadPlan:
-        """Plan one scan of a part.
-
-        `columns` may be empty (`count(*)`): batches then carry a number of rows and no columns.
-        """
+        del filters, part
+        return ()
 
     def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
+        self, aggregation: Aggregation, filters: Sequence[Condition], part: Part, runtime: Sequence[Condition] = ()
     ) -> ReadPlan | None:
         """Plan a scan of a part whose tasks return partial aggregates, with `ReadPlan.columns`.
 
         Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster. With ``runtime``, filters
         of columns of GROUP BY that a join gives, Spark has already left it to the tasks.
         """
+        del aggregation, filters, part, runtime
+        return None
 
     def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
+        self, columns: Sequence[str], filters: Sequence[Condition], part: Part, first: FirstRows
     ) -> ReadPlan | None:
         """Plan a scan of a part when the query needs only its first rows.
 
@@ -147,46 +162,14 @@ class PinnedPlanner(Protocol):
         read, because Spark finds the first ones itself, or faster. If `first.in_all`, `has_first` has said that one
         task can read them: it does, and Spark applies no limit.
         """
-
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
-        """Whether `plan_first` can plan one task that surely has so many rows, whatever the columns are."""
-
-
-class OneScan:
-    """Base of states that are read by one scan: nothing is joined, and Spark applies filters, aggregates and limits."""
-
-    def joins(self) -> Sequence[JoinedColumns]:
-        return ()
-
-    def joined(self, name: str) -> PinnedPlanner:
-        raise AssertionError(f"nothing is joined: {name}")
-
-    def parts(self) -> Sequence[Part]:
-        return (Part.WHOLE,)
-
-    def exact(self, filters: Sequence[Filter], part: Part) -> Sequence[int]:
-        del filters, part
-        return ()
-
-    def plan_aggregates(
-        self, aggregation: Aggregation, filters: Sequence[Filter], part: Part, runtime: Sequence[Filter] = ()
-    ) -> ReadPlan | None:
-        del aggregation, filters, part, runtime
-        return None
-
-    def plan_first(
-        self, columns: Sequence[str], filters: Sequence[Filter], part: Part, first: FirstRows
-    ) -> ReadPlan | None:
         del columns, filters, part, first
         return None
 
-    def has_first(self, filters: Sequence[Filter], part: Part, count: int) -> bool:
+    def has_first(self, filters: Sequence[Condition], part: Part, count: int) -> bool:
+        """Whether `plan_first` can plan one task that surely has so many rows, whatever the columns are."""
         del filters, part, count
         return False
 
 
-class Planner(Protocol):
-    """A table: gives every query its state."""
-
-    def pin(self) -> PinnedPlanner:
-        """The newest state; called once per query, in the driver, possibly from several threads at the same time."""
+Planner = Callable[[], PinnedPlanner]
+"""A table: returns its newest state. Called once per query, in the driver, possibly from several threads at once."""

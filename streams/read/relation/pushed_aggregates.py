@@ -10,11 +10,12 @@ may overflow; and `try_avg` of long decimals would fail instead of giving NULL. 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Final
 
-from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import DecimalType, LongType, StructType
 
+from weft.storage.core.predicate import Condition, In
 from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
 
 __all__ = ["column_name", "filters_of_groups", "has_inexact_average", "parse_aggregation"]
@@ -38,14 +39,17 @@ def parse_aggregation(aggregation: Any) -> Aggregation | None:
     return Aggregation(tuple(name for name in groups if name), tuple(item for item in aggregates if item))
 
 
-def filters_of_groups(filters: Iterable[Filter], aggregation: Aggregation) -> list[Filter]:
+def filters_of_groups(filters: Iterable[Condition], aggregation: Aggregation) -> list[Condition]:
     """Filters of what a scan of aggregates returns, as filters of the rows that are aggregated.
 
     Only those of columns of GROUP BY: whether a row passes is the same for all rows of its group.
     """
     columns = dict(zip(aggregation.group_names, aggregation.groups, strict=True))
-    in_filters = [item for item in filters if isinstance(item, In) and item.attribute[0] in columns]
-    return [In((columns[item.attribute[0]],), item.value) for item in in_filters]
+    return [
+        replace(item, column=columns[item.column])
+        for item in filters
+        if isinstance(item, In) and item.column in columns
+    ]
 
 
 def has_inexact_average(aggregation: Any, schema: StructType) -> bool:

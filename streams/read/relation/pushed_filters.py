@@ -1,160 +1,162 @@
-"""Converts Spark's pushed predicates (JVM objects) to `pyspark.sql.datasource` filters, without a Python worker.
+"""Converts Spark's pushed predicates (JVM objects) to conditions of weft, if both give the same result for every value.
 
-A predicate without an exact equivalent becomes None, which is always correct, because Spark evaluates it anyway.
+A predicate that has no condition is evaluated by Spark, which is always correct. Converted are comparisons, IN, null
+tests, prefixes and their AND, OR, NOT, over integers, strings, dates, timestamps, decimals, booleans and binaries. Not
+converted is anything over float and double (NaN compares differently), over fields of structs, and with a literal that
+the type of its column cannot have. Spark's Parquet reader may use such a predicate, too.
+
 Literals have Catalyst's internal form (days, microseconds, unscaled decimals), so no calendar or time zone is involved.
-`And` and `Or` are defined here because PySpark has none; a planner that does not know them ignores them.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    StringContains,
-    StringEndsWith,
-    StringStartsWith,
-)
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
-__all__ = ["And", "Or", "columns_of", "parse_predicate", "safe_for_statistics"]
+from weft.storage.core.predicate import And, Comparison, Condition, In, IsNull, Not, Operator, Or, StartsWith
 
-ColumnPath = tuple[str, ...]
+__all__ = ["PushedPredicate", "in_condition", "parse_predicate"]
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
-# Name in Spark's V2 expressions -> filter, and the name of the same comparison with its sides exchanged.
-_COMPARISONS: dict[str, tuple[Callable[[ColumnPath, Any], Filter], str]] = {
-    "=": (EqualTo, "="),
-    "<=>": (EqualNullSafe, "<=>"),
-    "<": (LessThan, ">"),
-    "<=": (LessThanOrEqual, ">="),
-    ">": (GreaterThan, "<"),
-    ">=": (GreaterThanOrEqual, "<="),
-    "<>": (lambda column, value: Not(EqualTo(column, value)), "<>"),
+# Name in Spark's V2 expressions -> operator, and the name of the same comparison with its sides exchanged.
+_COMPARISONS: Final[dict[str, tuple[Operator, str]]] = {
+    "=": ("==", "="),
+    "<=>": ("==", "<=>"),
+    "<": ("<", ">"),
+    "<=": ("<=", ">="),
+    ">": (">", "<"),
+    ">=": (">=", "<="),
+    "<>": ("==", "<>"),
 }
-_STRINGS: dict[str, Callable[[ColumnPath, Any], Filter]] = {
-    "STARTS_WITH": StringStartsWith,
-    "ENDS_WITH": StringEndsWith,
-    "CONTAINS": StringContains,
-}
-_PLAIN_TYPES = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double", "binary"})
+_STRINGS: Final = frozenset({"STARTS_WITH", "ENDS_WITH", "CONTAINS"})
+_OVER_COLUMNS: Final = {"IS_NULL", "IS_NOT_NULL", "BOOLEAN_EXPRESSION", "IN", *_STRINGS, *_COMPARISONS}
+_PLAIN_TYPES: Final = frozenset({"boolean", "byte", "short", "integer", "long", "float", "double", "binary"})
 
 
-@dataclass(frozen=True)
-class And(Filter):
-    """Both hold (three-valued, as in SQL)."""
+@dataclass(frozen=True, slots=True)
+class PushedPredicate:
+    """A predicate that Spark offers to a scan.
 
-    left: Filter
-    right: Filter
-
-
-@dataclass(frozen=True)
-class Or(Filter):
-    """At least one holds (three-valued, as in SQL)."""
-
-    left: Filter
-    right: Filter
-
-
-def columns_of(pushed: Filter) -> set[str]:
-    """The top-level columns that a filter uses."""
-    if isinstance(pushed, (And, Or)):
-        return columns_of(pushed.left) | columns_of(pushed.right)
-    if isinstance(pushed, Not):
-        return columns_of(pushed.child)
-    path: ColumnPath = getattr(pushed, "attribute")  # noqa: B009 - the base class does not declare it
-    return {path[0]}
-
-
-def safe_for_statistics(pushed: Filter) -> bool:
-    """Whether skipping rows by Parquet's statistics and dictionaries gives the right answer for this filter.
-
-    In Spark NaN equals itself and is greater than every number, and -0.0 equals 0.0. Statistics ignore NaN, and
-    dictionaries distinguish the zeros, so Spark's Parquet reader would drop rows of the answer for such a filter.
+    Attributes:
+        predicate: The JVM object.
+        condition: The same as a condition; None if Spark has to evaluate it.
+        has_floats: Whether it has a literal of float or double.
+        skips: Whether skipping rows by Parquet's statistics and dictionaries gives the right answer. In Spark NaN
+            equals itself and is greater than every number, and -0.0 equals 0.0. Statistics ignore NaN, and dictionaries
+            distinguish the zeros, so Spark's Parquet reader would drop rows of the answer for some predicates.
     """
-    if isinstance(pushed, (And, Or)):
-        return safe_for_statistics(pushed.left) and safe_for_statistics(pushed.right)
-    if isinstance(pushed, Not):
-        return not _has_floats(pushed.child) and safe_for_statistics(pushed.child)
-    if isinstance(pushed, (GreaterThan, GreaterThanOrEqual)):
-        return not _has_floats(pushed)
-    return all(number == number and number != 0 for number in _floats(pushed))  # noqa: PLR0124 - NaN differs from itself
 
-
-def _has_floats(pushed: Filter) -> bool:
-    return any(True for _ in _floats(pushed))
-
-
-def _floats(pushed: Filter) -> Iterator[float]:
-    if isinstance(pushed, (And, Or)):
-        yield from _floats(pushed.left)
-        yield from _floats(pushed.right)
-    elif isinstance(pushed, Not):
-        yield from _floats(pushed.child)
-    else:
-        value: Any = getattr(pushed, "value", None)
-        values: tuple[Any, ...] = value if isinstance(pushed, In) else (value,)
-        yield from (number for number in values if isinstance(number, float))
+    predicate: Any
+    condition: Condition | None
+    has_floats: bool = False
+    skips: bool = True
 
 
 class _NoEquivalentError(Exception):
     pass
 
 
-def parse_predicate(predicate: Any) -> Filter | None:
-    """A `org.apache.spark.sql.connector.expressions.filter.Predicate` as a filter; None if it has no equivalent."""
+def parse_predicate(predicate: Any, schema: StructType, *, skip_nulls: bool = False) -> PushedPredicate | None:
+    """Parse a `org.apache.spark.sql.connector.expressions.filter.Predicate`; None if only Spark can evaluate it.
+
+    Args:
+        predicate: The predicate.
+        schema: The columns of the scan.
+        skip_nulls: Whether a null among the values of an IN is left out, and not a reason to have no condition.
+    """
     try:
-        return _parse(predicate)
+        return _parse(predicate, schema, skip_nulls=skip_nulls)
     except _NoEquivalentError:
         return None
 
 
-def _parse(predicate: Any) -> Filter:
+def in_condition(column: str, values: Sequence[Any], kind: pa.DataType) -> Condition | None:
+    """The condition that a column has one of some values; None if it cannot have one of them, or one is null."""
+    try:
+        array = pa.array(values, kind)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
+    return None if array.null_count else In.of(column, array)
+
+
+def _parse(predicate: Any, schema: StructType, *, skip_nulls: bool = False) -> PushedPredicate:
     name = predicate.name()
     children = list(predicate.children())
     if name in {"AND", "OR"}:
-        kind = And if name == "AND" else Or
-        return kind(_parse(children[0]), _parse(children[1]))
+        parts = [_parse(child, schema) for child in children]
+        conditions = tuple(part.condition for part in parts if part.condition is not None)
+        combined = (And if name == "AND" else Or)(conditions) if len(conditions) == len(parts) else None
+        has_floats, skips = any(part.has_floats for part in parts), all(part.skips for part in parts)
+        return PushedPredicate(predicate, combined, has_floats, skips)
     if name == "NOT":
-        return Not(_parse(children[0]))
-    if name in {"IS_NULL", "IS_NOT_NULL"}:
-        return (IsNull if name == "IS_NULL" else IsNotNull)(_column(children[0]))
-    if name == "BOOLEAN_EXPRESSION":
-        return EqualTo(_column(children[0]), value=True)
+        return _negated(_parse(children[0], schema), predicate)
+    if name not in _OVER_COLUMNS:
+        raise _NoEquivalentError
+    if name in _COMPARISONS and _kind(children[0]) == "LiteralValue":
+        name, children = _COMPARISONS[name][1], children[::-1]
+    column, kind = _column(children[0], schema)
+    values = [_literal(child) for child in children[1:]]
+    if skip_nulls:
+        values = [value for value in values if value is not None]
+    condition = None if kind is None else _over_column(name, column, kind, values)
+    floats = [value for value in values if isinstance(value, float)]
+    are_plain = all(value == value and value != 0 for value in floats)  # noqa: PLR0124 - NaN differs from itself
+    skips = not floats or (are_plain and name not in {">", ">="})
+    parsed = PushedPredicate(predicate, condition, bool(floats), skips)
+    return _negated(parsed, predicate) if name == "<>" else parsed
+
+
+def _negated(parsed: PushedPredicate, predicate: Any) -> PushedPredicate:
+    condition = None if parsed.condition is None else Not(parsed.condition)
+    return replace(parsed, predicate=predicate, condition=condition, skips=parsed.skips and not parsed.has_floats)
+
+
+def _over_column(name: str, column: str, kind: pa.DataType, values: Sequence[Any]) -> Condition | None:
     if name == "IN":
-        return In(_column(children[0]), tuple(_literal(child) for child in children[1:]))
+        return in_condition(column, values, kind)
+    if name in {"IS_NULL", "IS_NOT_NULL"}:
+        return IsNull(column) if name == "IS_NULL" else Not(IsNull(column))
+    if name == "BOOLEAN_EXPRESSION":
+        return Comparison(column, "==", value=True, type=kind)
+    value = _value(values[0], kind)
+    if value is None:
+        return None
     if name in _STRINGS:
-        return _STRINGS[name](_column(children[0]), _literal(children[1]))
-    if name in _COMPARISONS:
-        left, right = children
-        make, exchanged = _COMPARISONS[name]
-        if _kind(left) == "LiteralValue":
-            left, right, make = right, left, _COMPARISONS[exchanged][0]
-        return make(_column(left), _literal(right))
-    raise _NoEquivalentError
+        return StartsWith(column, value) if name == "STARTS_WITH" and pa.types.is_string(kind) else None
+    comparison = Comparison(column, _COMPARISONS[name][0], value, kind)
+    return And((Not(IsNull(column)), comparison)) if name == "<=>" else comparison
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """The literal as a value of the type of the column; None if it is null or does not fit exactly."""
+    if value is None:
+        return None
+    try:
+        return pa.scalar(value, kind).as_py()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return None
 
 
 def _kind(expression: Any) -> str:
     return str(expression.getClass().getSimpleName())
 
 
-def _column(expression: Any) -> ColumnPath:
+def _column(expression: Any, schema: StructType) -> tuple[str, pa.DataType | None]:
+    """The column of a reference, and its type; None instead of the type if no condition can be over it."""
     if _kind(expression) != "FieldReference":
         raise _NoEquivalentError
-    return tuple(expression.fieldNames())
+    name, *inner = expression.fieldNames()
+    if inner or name not in schema.names:
+        return name, None
+    kind = to_arrow_type(schema[name].dataType, timezone="UTC")
+    return name, None if pa.types.is_nested(kind) or pa.types.is_floating(kind) else kind
 
 
 def _literal(expression: Any) -> Any:

@@ -4,7 +4,7 @@ A Spark query is a `QueryExecution`. Its `QueryPlanningTracker` is set on one JV
 optimization, nested subqueries included, and no two queries share one. So the tracker identifies the query:
 
     spark.sql("SELECT ... FROM v a JOIN v b ... WHERE x IN (SELECT ... FROM v)")
-      analysis      v -> pin() = state 7      v -> 7      v -> 7           all with tracker T
+      analysis      v -> planner() = 7        v -> 7      v -> 7           all with tracker T
       optimization  scan of a -> 7   scan of b -> 7   scan in subquery -> 7
 
 The tracker is a JVM object. A weak map in the JVM has `tracker -> number`, this module has `number -> state`. When
@@ -59,12 +59,12 @@ class QueryStates:
         """The state of the query that is planned on this thread; the newest one if the query has none yet."""
         tracker = self._jvm.tracker()
         if tracker is None:
-            return QueryState(self._planner.pin())
+            return QueryState(self._planner())
         number = self._numbers.getOrDefault(tracker, 0)
         if number:
             with self._lock:
                 return self._pins[number]
-        pin = QueryState(self._planner.pin())
+        pin = QueryState(self._planner())
         number = next(self._next_number)
         # Into the map of the JVM first: numbers that are in this map only may be removed.
         with self._lock:

@@ -23,13 +23,14 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pyspark.sql.datasource import Filter, In
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, DecimalType, IntegralType, StringType, StructType
 
-from weft.streams.read.relation.callbacks import WithoutMetrics, callback
+from weft.storage.core.predicate import Condition
+from weft.streams.read.relation.callbacks import WithoutMetrics
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.planner_interface import ReadPlan
-from weft.streams.read.relation.pushed_filters import parse_predicate
+from weft.streams.read.relation.pushed_filters import in_condition, parse_predicate
 
 __all__ = ["FilteredAtRunTime", "parse_runtime_filters"]
 
@@ -38,10 +39,10 @@ MAX_VALUES: Final = 100_000
 MAX_LITERALS: Final = 1_000
 """The same for types whose values are asked for one by one, 0.1 ms each."""
 
-Replan = Callable[[Sequence[Filter]], ReadPlan]
+Replan = Callable[[Sequence[Condition]], ReadPlan]
 
 
-class FilteredAtRunTime(WithoutMetrics):
+class FilteredAtRunTime(WithoutMetrics, answers={"supportsIterativePushdown": False}):
     """A scan that is planned again with runtime filters."""
 
     def __init__(self, jvm: Jvm, identity: str, batch: Any, plan: ReadPlan, schema: StructType) -> None:
@@ -52,7 +53,7 @@ class FilteredAtRunTime(WithoutMetrics):
         self._filtered = threading.local()
         self._effect = ""
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+    def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan] | None:
         """A batch of the rows that pass the filters, and its plan; None if there is no better one."""
         raise NotImplementedError
 
@@ -61,12 +62,10 @@ class FilteredAtRunTime(WithoutMetrics):
         """The last change by runtime filters, for EXPLAIN; empty if there was none."""
         return self._effect
 
-    @callback
     def filterAttributes(self) -> Any:  # noqa: N802
         names = [name for name in self.plan.filterable if name in self._schema.names]
         return self.jvm.array(self.jvm.NamedReference, [self.jvm.FieldReference.column(name) for name in names])
 
-    @callback
     def filter(self, predicates: Any) -> None:
         filters = parse_runtime_filters(self.jvm, list(predicates), self._schema)
         filtered = self.filtered_batch(filters) if filters else None
@@ -74,47 +73,38 @@ class FilteredAtRunTime(WithoutMetrics):
             self._filtered.batch, plan = filtered
             self._effect = f"; filtered at run time: {plan.description}"
 
-    @callback
     def pushedPredicates(self) -> Any:  # noqa: N802
         return self.jvm.array(self.jvm.Predicate)
 
-    @callback
-    def supportsIterativePushdown(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
     def toBatch(self) -> Any:  # noqa: N802
         """The same object on every call, by which Spark compares scans; after `filter` once the filtered one."""
         return self._filtered.__dict__.pop("batch", self._batch)
 
 
-def parse_runtime_filters(jvm: Jvm, predicates: Sequence[Any], schema: StructType) -> list[Filter]:
-    """Predicates as filters, without those that are too large or have no equivalent."""
+def parse_runtime_filters(jvm: Jvm, predicates: Sequence[Any], schema: StructType) -> list[Condition]:
+    """Predicates as conditions, without those that are too large or have no equivalent."""
     parsed_filters = (_parse(jvm, predicate, schema) for predicate in predicates)
     return [item for item in parsed_filters if item is not None]
 
 
-def _parse(jvm: Jvm, predicate: Any, schema: StructType) -> Filter | None:
-    if predicate.name() != "IN":
-        return parse_predicate(predicate)
-    children = predicate.children()
-    path, count = tuple(children[0].fieldNames()), len(children) - 1
-    if len(path) != 1 or path[0] not in schema.names or count > MAX_VALUES:
-        return None
-    kind = schema[path[0]].dataType
-    if count == 0:
-        return In(path, ())
-    if _in_bulk(kind):
-        (translated,) = jvm.v1_filters([predicate])
-        values = json.loads(jvm.ObjectMapper().writeValueAsString(translated.values()), parse_float=decimal.Decimal)
-        if isinstance(kind, DecimalType):
-            values = [decimal.Decimal(value) for value in values if value is not None]
-        return In(path, tuple(value for value in values if value is not None))
-    if count > MAX_LITERALS:
-        return None
-    parsed = parse_predicate(predicate)
-    # A row whose value is null is in no join.
-    return In(path, tuple(value for value in parsed.value if value is not None)) if isinstance(parsed, In) else None
+def _parse(jvm: Jvm, predicate: Any, schema: StructType) -> Condition | None:
+    if predicate.name() == "IN":
+        children = predicate.children()
+        path, count = tuple(children[0].fieldNames()), len(children) - 1
+        if len(path) != 1 or path[0] not in schema.names or count > MAX_VALUES:
+            return None
+        kind = schema[path[0]].dataType
+        if count and _in_bulk(kind):
+            (translated,) = jvm.v1_filters([predicate])
+            values = json.loads(jvm.ObjectMapper().writeValueAsString(translated.values()), parse_float=decimal.Decimal)
+            values = [value for value in values if value is not None]
+            if isinstance(kind, DecimalType):
+                values = list(map(decimal.Decimal, values))
+            return in_condition(path[0], values, to_arrow_type(kind))
+        if count > MAX_LITERALS:
+            return None
+    parsed = parse_predicate(predicate, schema, skip_nulls=True)  # a row whose value is null is in no join
+    return None if parsed is None else parsed.condition
 
 
 def _in_bulk(kind: DataType) -> bool:

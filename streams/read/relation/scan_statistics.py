@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 
 __all__ = ["ScanStatistics"]
@@ -13,7 +13,7 @@ __all__ = ["ScanStatistics"]
 _numbers = itertools.count(1)
 
 
-class ScanStatistics(Callback):
+class ScanStatistics(Callback, java=("org.apache.spark.sql.connector.read.Statistics",)):
     """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
 
     def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
@@ -21,17 +21,11 @@ class ScanStatistics(Callback):
         self._size_bytes = size_bytes
         self._row_count = row_count
 
-    @callback
     def sizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
-    @callback
     def numRows(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._row_count)
 
-    @callback
     def columnStats(self) -> Any:  # noqa: N802
         return self.jvm.HashMap()
-
-    class Java:
-        implements = ("org.apache.spark.sql.connector.read.Statistics",)

@@ -1,6 +1,6 @@
 """The objects that Spark calls while it plans a query over a view: table function -> table -> scan builder -> scan.
 
-    analysis       ViewFunction.apply      returns a relation over a LiveTable, or a union of two
+    analysis       a table function        returns a relation over a LiveTable, or a union of two
     optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pushLimit or
                    pushTopN, pruneColumns, build
     execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
@@ -18,14 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from weft.storage.core.predicate import Condition
 from weft.storage.errors import InvalidInput
 from weft.storage.read.pushed.first_rows import FirstRows
 from weft.storage.read.pushed.partial_aggregates import Aggregation
-from weft.streams.read.relation.callbacks import Callback, PlainTable, callback, check_methods
+from weft.streams.read.relation.callbacks import Callback, PlainTable, ScalaFunction, check_methods
 from weft.streams.read.relation.file_ranges import RangesOfFiles, batch_of
 from weft.streams.read.relation.join_frames import join_frames
 from weft.streams.read.relation.jvm import Jvm
@@ -38,7 +38,7 @@ from weft.streams.read.relation.planner_interface import (
     ReadPlan,
 )
 from weft.streams.read.relation.pushed_aggregates import filters_of_groups, has_inexact_average, parse_aggregation
-from weft.streams.read.relation.pushed_filters import parse_predicate, safe_for_statistics
+from weft.streams.read.relation.pushed_filters import PushedPredicate, parse_predicate
 from weft.streams.read.relation.pushed_limits import parse_order
 from weft.streams.read.relation.query_state import QueryState, QueryStates
 from weft.streams.read.relation.runtime_filters import FilteredAtRunTime, Replan
@@ -57,13 +57,15 @@ LISTS_KEPT: Final = 8
 
 def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
     """Create or replace a view and its table function."""
-    jvm.create_view(name, f"weft_{name}", ViewFunction(LiveView(jvm, name, planner)))
+    view = LiveView(jvm, name, planner)
+    function = ScalaFunction(jvm, f"weft view {view.number}: {name}", lambda _arguments: view.newest_relation())
+    jvm.create_view(name, f"weft_{name}", function)
 
 
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
     """A DataFrame with the present columns of the table."""
     view = LiveView(jvm, name, planner)
-    state = planner.pin()
+    state = planner()
     return jvm.dataframe(view.relation(state, state.parts()))
 
 
@@ -119,9 +121,11 @@ class LiveView:
 
         def frame_of(join: JoinedColumns) -> DataFrame:
             of_table = state.joined(join.name)
-            view = self._joined.setdefault(
-                join.name, LiveView(self.jvm, f"{self.name}.{join.name}", _Joined(self, join.name))
+            # Each query gets the state of the other table that belongs to its state of this view.
+            new_view = LiveView(
+                self.jvm, f"{self.name}.{join.name}", lambda: self.pins.current().state.joined(join.name)
             )
+            view = self._joined.setdefault(join.name, new_view)
             return self.jvm.dataframe(view.relation(of_table, view.stable_parts(of_table.parts())))
 
         return self.jvm.analyzed(join_frames(self.jvm.dataframe(plan), joins, frame_of))
@@ -144,72 +148,39 @@ class LiveView:
         return index
 
 
-class _Joined(Planner):
-    """Gives every query over a view the state of another table that belongs to the query's state of the view."""
-
-    def __init__(self, view: LiveView, name: str) -> None:
-        self._view = view
-        self._name = name
-
-    def pin(self) -> PinnedPlanner:
-        return self._view.pins.current().state.joined(self._name)
-
-
 def _read_by_spark(file: ParquetFile) -> bool:
     """Whether Spark reads a file: it ignores files whose names begin with an underscore or a dot."""
     return not file.path.rpartition("/")[2].startswith(("_", "."))
 
 
-class ViewFunction(Callback):
-    """The table function of a view, for Scala a function `Seq[Expression] => LogicalPlan`."""
-
-    def __init__(self, view: LiveView) -> None:
-        super().__init__(view.jvm, f"weft view {view.number}: {view.name}")
-        self._view = view
-
-    @callback
-    def apply(self, _arguments: Any) -> Any:
-        return self._view.newest_relation()
-
-    class Java:
-        implements = ("scala.Function1",)
-
-
-class LiveTable(PlainTable):
+class LiveTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
     """A table for Spark (`SupportsRead`): columns and part are fixed at analysis, rows come from the query's state."""
 
     def __init__(self, view: LiveView, schema: StructType, part: Part) -> None:
         # Two occurrences of a view must be equal tables: otherwise Spark would not find the data of a cached view.
-        super().__init__(view.jvm, f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}")
+        identity = f"weft table {view.number}: {view.name}, {part.value}, {schema.simpleString()}"
+        super().__init__(view.jvm, identity, view.name, schema)
         self._view = view
-        self._schema = schema
         self._part = part
 
-    @callback
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
         return PruningScanBuilder(self._view, self._schema, self._part, self._view.pins.current())
 
-    @callback
-    def name(self) -> str:
-        return self._view.name
-
-    @callback
-    def schema(self) -> Any:
-        return self.jvm.struct(self._schema)
-
-    @callback
-    def columns(self) -> Any:
-        return self.jvm.columns(self._schema)
-
-    @callback
     def capabilities(self) -> Any:
         return self._view.capabilities
 
-    class Java:
-        implements = ("org.apache.spark.sql.connector.catalog.SupportsRead",)
 
-
-class PruningScanBuilder(Callback):
+class PruningScanBuilder(
+    Callback,
+    java=(
+        "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
+        "org.apache.spark.sql.connector.read.SupportsPushDownLimit",
+        "org.apache.spark.sql.connector.read.SupportsPushDownTopN",
+        "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
+        "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
+    ),
+    answers={"supportsIterativePushdown": False},
+):
     """Collects filters and columns of one scan, then plans it. Spark calls the methods in the order below."""
 
     def __init__(self, view: LiveView, schema: StructType, part: Part, pin: QueryState) -> None:
@@ -218,49 +189,48 @@ class PruningScanBuilder(Callback):
         self._schema = schema
         self._part = part
         self._pin = pin
-        self._predicates: list[Any] = []
-        self._filters: list[Filter] = []
-        self._exact: frozenset[int] = frozenset()
+        self._pushed: list[PushedPredicate] = []
+        self._filters: tuple[Condition, ...] = ()
+        self._exact: frozenset[Condition] = frozenset()
         self._pruned: Any = None
         self._refused = False
         self._aggregated: tuple[Aggregation, ReadPlan] | None = None
         self._first: FirstRows | None = None
 
-    @callback
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
         """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
-        after = []
-        for predicate in predicates:
-            parsed_filter = parse_predicate(predicate)
-            if parsed_filter is None:
-                after.append(predicate)
-            else:
-                self._predicates.append(predicate)
-                self._filters.append(parsed_filter)
-        self._exact = frozenset(self._pin.state.exact(tuple(self._filters), self._part))
-        after += [predicate for index, predicate in enumerate(self._predicates) if index not in self._exact]
+        offered, schema = list(predicates), self._pin.state.schema()
+        parsed = [parse_predicate(predicate, schema) for predicate in offered]
+        self._pushed = [item for item in parsed if item is not None]
+        self._filters = tuple(item.condition for item in self._pushed if item.condition is not None)
+        self._exact = frozenset(self._filters[index] for index in self._pin.state.exact(self._filters, self._part))
+        after = [
+            predicate
+            for predicate, item in zip(offered, parsed, strict=True)
+            if item is None or item.condition not in self._exact
+        ]
         return self.jvm.array(self.jvm.Predicate, after)
 
-    @callback
     def pushedPredicates(self) -> Any:  # noqa: N802
-        return self.jvm.array(self.jvm.Predicate, self._predicates)
+        return self.jvm.array(self.jvm.Predicate, self._predicates())
 
-    @callback
-    def supportsIterativePushdown(self) -> bool:  # noqa: N802
-        return False
+    def _predicates(self) -> list[Any]:
+        return [item.predicate for item in self._pushed]
 
-    @callback
+    def _pushed_values(self) -> tuple[Any, ...]:
+        """What was pushed, as values that are equal for equal predicates."""
+        return tuple(item.condition or item.predicate.toString() for item in self._pushed)
+
     def pushLimit(self, count: int) -> bool:  # noqa: N802
         """Take a limit of rows to which Spark applies no further filter.
 
         Spark limits what tasks return, unless one task has all rows of the limit. That is better: Spark ends the Python
         worker of a task of which it does not take all rows, and the next query has to start another one.
         """
-        in_all = self._pin.state.has_first(tuple(self._filters), self._part, count)
+        in_all = self._pin.state.has_first(self._filters, self._part, count)
         self._first = FirstRows(count, in_all=in_all)
         return True
 
-    @callback
     def pushTopN(self, orders: Any, count: int) -> bool:  # noqa: N802
         """As `pushLimit`, in an order; Spark sorts and limits what tasks return."""
         order = parse_order(orders)
@@ -269,45 +239,40 @@ class PruningScanBuilder(Callback):
             self._first = FirstRows(count, order)
         return order is not None
 
-    @callback
     def isPartiallyPushed(self) -> bool:  # noqa: N802
         return self._first is None or not self._first.in_all
 
-    @callback
     def pruneColumns(self, required: Any) -> None:  # noqa: N802
         self._pruned = required
 
-    @callback
     def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
         """Called before `pushAggregation`, and the only one that sees averages as such."""
         self._refused = self._refused or has_inexact_average(aggregation, self._schema)
         return False
 
-    @callback
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
         """Take an aggregation of rows to which Spark applies no further filter; Spark adds up what tasks return."""
         aggregated = None if self._refused else parse_aggregation(aggregation)
         if aggregated is not None:
             self._check_columns(aggregated.columns)
-            plan = self._pin.state.plan_aggregates(aggregated, tuple(self._filters), self._part)
+            plan = self._pin.state.plan_aggregates(aggregated, self._filters, self._part)
             self._aggregated = None if plan is None else (aggregated, plan)
         return self._aggregated is not None
 
-    @callback
     def build(self) -> Any:
         if self._aggregated is not None:
             return self._aggregated_scan(*self._aggregated)
         schema = self._required_schema()
-        key = (self._part, tuple(schema.names), tuple(map(repr, self._filters)), self._exact, self._first)
+        key = (self._part, tuple(schema.names), self._pushed_values(), self._exact, self._first)
         scan = self._pin.scans.get(key)
         if scan is None:
             scan = self._pin.scans.setdefault(key, self._scan(schema))
         return scan
 
     def _scan(self, schema: StructType) -> Any:
-        names, filters = tuple(schema.names), tuple(self._filters)
+        names, filters = tuple(schema.names), self._filters
 
-        def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+        def planned(runtime_filters: Sequence[Condition]) -> ReadPlan:
             return self._plan_rows(names, (*filters, *runtime_filters))
 
         plan = planned(())
@@ -315,20 +280,20 @@ class PruningScanBuilder(Callback):
             return ParquetScan(self.jvm, plan, schema, planned, lambda files: self._parquet_scan(files, schema))
         return self._task_scan(plan, schema, self._share(schema), planned)
 
-    def _plan_rows(self, columns: tuple[str, ...], filters: tuple[Filter, ...]) -> ReadPlan:
+    def _plan_rows(self, columns: tuple[str, ...], filters: tuple[Condition, ...]) -> ReadPlan:
         plan = None
         if self._first is not None:
             plan = self._pin.state.plan_first(columns, filters, self._part, self._first)
         return self._pin.state.plan(columns, filters, self._part) if plan is None else plan
 
     def _aggregated_scan(self, aggregation: Aggregation, plan: ReadPlan) -> Any:
-        key = (self._part, aggregation, tuple(map(repr, self._filters)))
+        key = (self._part, aggregation, self._pushed_values())
         scan = self._pin.scans.get(key)
         if scan is None:
             assert plan.columns is not None, "a plan of aggregates has columns"
-            filters = tuple(self._filters)
+            filters = self._filters
 
-            def planned(runtime_filters: Sequence[Filter]) -> ReadPlan:
+            def planned(runtime_filters: Sequence[Condition]) -> ReadPlan:
                 runtime = filters_of_groups(runtime_filters, aggregation)
                 return self._pin.state.plan_aggregates(aggregation, filters, self._part, runtime) or plan
 
@@ -337,7 +302,7 @@ class PruningScanBuilder(Callback):
 
     def _task_scan(self, plan: ReadPlan, schema: StructType, share: float, replan: Replan) -> TaskScan:
         reader = for_workers(task_reader(plan.read, to_arrow_schema(schema, timezone="UTC")))
-        v1_filters = self.jvm.v1_filters(self._predicates)
+        v1_filters = self.jvm.v1_filters(self._predicates())
         return TaskScan(
             self.jvm, plan, schema, share, replan, lambda tasks: self.jvm.task_scan(reader, tasks, schema, v1_filters)
         )
@@ -347,11 +312,7 @@ class PruningScanBuilder(Callback):
         return self.jvm.struct(schema).defaultSize() / self.jvm.struct(self._pin.state.schema()).defaultSize()
 
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
-        pushed = [
-            predicate
-            for predicate, parsed_filter in zip(self._predicates, self._filters, strict=True)
-            if safe_for_statistics(parsed_filter)
-        ]
+        pushed = [item.predicate for item in self._pushed if item.skips]
         index = self._view.parquet_index(tuple(files))
         pruned = self.jvm.struct(schema) if self._pruned is None else self._pruned
         return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
@@ -378,57 +339,40 @@ class PruningScanBuilder(Callback):
                     hint="create the DataFrame again: it keeps the columns that the table had when it was created",
                 )
 
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.SupportsPushDownAggregates",
-            "org.apache.spark.sql.connector.read.SupportsPushDownLimit",
-            "org.apache.spark.sql.connector.read.SupportsPushDownTopN",
-            "org.apache.spark.sql.connector.read.SupportsPushDownV2Filters",
-            "org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns",
-        )
 
-
-class _PlannedScan(FilteredAtRunTime):
+class _PlannedScan(
+    FilteredAtRunTime,
+    java=(
+        "org.apache.spark.sql.connector.read.SupportsReportStatistics",
+        "org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering",
+        "org.apache.spark.sql.internal.connector.SupportsMetadata",
+    ),
+    answers={"reflectsFullyPushedDownFilters": False},
+):
     """Wraps a scan of Spark: adds the description of the plan, and filters that Spark knows when it runs the query."""
 
     def __init__(self, jvm: Jvm, inner: Any, batch: Any, plan: ReadPlan, schema: StructType) -> None:
         super().__init__(jvm, f"weft scan {next(_numbers)}", batch, plan, schema)
         self._inner = inner
 
-    @callback
     def description(self) -> str:
         return self.plan.description + self.effect
 
-    @callback
     def readSchema(self) -> Any:  # noqa: N802
         return self._inner.readSchema()
 
-    @callback
-    def reflectsFullyPushedDownFilters(self) -> bool:  # noqa: N802
-        return False
-
-    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         return self._inner.getMetaData()
 
-    @callback
     def columnarSupportMode(self) -> Any:  # noqa: N802
         return self.jvm.ColumnarSupportMode.PARTITION_DEFINED
 
-    @callback
     def toMicroBatchStream(self, _checkpoint: str) -> Any:  # noqa: N802
         raise InvalidInput(
             "a view of a table cannot be read as a stream", hint='read changes with spark.readStream.format("weft")'
         )
 
     toContinuousStream = toMicroBatchStream  # noqa: N815
-
-    class Java:
-        implements = (
-            "org.apache.spark.sql.connector.read.SupportsReportStatistics",
-            "org.apache.spark.sql.connector.read.SupportsRuntimeV2Filtering",
-            "org.apache.spark.sql.internal.connector.SupportsMetadata",
-        )
 
 
 class TaskScan(_PlannedScan):
@@ -449,16 +393,14 @@ class TaskScan(_PlannedScan):
         self._planned = replan
         self._scan_of = scan_of
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
+    def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan]:
         plan = self._planned(filters)
         _, batch = self._scan_of([PlannedTask(plan.read, task) for task in plan.tasks])
         return batch, plan
 
-    @callback
     def estimateStatistics(self) -> ScanStatistics:  # noqa: N802
         return ScanStatistics(self.jvm, self._size_bytes, self.plan.row_count)
 
-    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self.jvm.optional_long(self._size_bytes)
 
@@ -479,28 +421,24 @@ class ParquetScan(_PlannedScan):
         self._planned = replan
         self._scan_of = scan_of
 
-    def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan] | None:
+    def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan] | None:
         plan = self._planned(filters)
         if not plan.parquet_files and plan.tasks:
             return None
         files = plan.parquet_files or ()
         return batch_of(self.jvm, self._scan_of(files), files), plan
 
-    @callback
     def description(self) -> str:
         metadata = self._inner.getMetaData()
         properties = ", ".join(f"{name}: {metadata.apply(name)}" for name in ("PushedFilters", "ReadSchema"))
         return f"{self.plan.description}; ParquetScan {properties}{self.effect}"
 
-    @callback
     def getMetaData(self) -> Any:  # noqa: N802
         # Spark's location is the temporary list of files (`Jvm.parquet_index`), which means nothing to a user.
         return self._inner.getMetaData().updated("Location", self.plan.description)
 
-    @callback
     def estimateStatistics(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics()
 
-    @callback
     def estimateSizeInBytes(self) -> Any:  # noqa: N802
         return self._inner.estimateStatistics().sizeInBytes()

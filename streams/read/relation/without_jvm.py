@@ -9,46 +9,21 @@ pushed down, because the partitions pruned for one query would be used by the ne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
 from weft.streams.read.relation.join_frames import join_frames
 from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, Planner, ReadPlan
-from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.read.relation.task_reader import TaskReader
 from weft.streams.spark.data_sources import register_source
-from weft.streams.spark.for_workers import ForWorkers, Source
+from weft.streams.spark.for_workers import Source
 
 __all__ = ["fixed_dataframe"]
 
 _numbers = itertools.count(1)
-
-
-class _Task(InputPartition):
-    """A planned task. If a plan has no task, Spark adds a partition that is a plain `InputPartition`."""
-
-
-class _Reader(ForWorkers, DataSourceReader):
-    def __init__(self, plan: ReadPlan, schema: StructType) -> None:
-        self._plan = plan
-        self._schema = schema
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Spark sends the reader to every task, and each task its partition.
-        return self.__dict__ | {"_plan": replace(self._plan, tasks=(), parquet_files=None)}
-
-    def partitions(self) -> list[InputPartition]:
-        return [_Task(task) for task in self._plan.tasks]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batches = self._plan.read(partition.value) if isinstance(partition, _Task) else iter(())
-        return conformed_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))
 
 
 class _FixedSource(Source):
@@ -66,12 +41,12 @@ class _FixedSource(Source):
         return self.columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _Reader(self.plan, schema)
+        return TaskReader(self.plan.read, self.plan.tasks, schema)
 
 
 def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
     """A DataFrame of all columns of the newest state; later changes of the tables are not visible in it."""
-    state = planner.pin()
+    state = planner()
     return join_frames(_of_table(spark, state), state.joins(), lambda join: _of_table(spark, state.joined(join.name)))
 
 

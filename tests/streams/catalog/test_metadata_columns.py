@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter
 
 from tests.streams.catalog.shop_lake import make_shop
 from weft import Table
-from weft.streams.catalog.metadata_columns import MetadataPlanner
-from weft.streams.read.native_or_merged import PinnedSnapshot, TablePlanner
+from weft.storage.core.predicate import Comparison, Condition
+from weft.streams.catalog.metadata_columns import PinnedMetadata
+from weft.streams.read.native_or_merged import TablePlanner
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.relation.planner_interface import Part
 
@@ -23,12 +24,9 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Table:
     return Table.open(root / "shop" / "orders_with_customers")
 
 
-def rows(table: Table, columns: list[str], *filters: Filter, **options: str) -> list[tuple[Any, ...]]:
-    def plain() -> PinnedSnapshot:
-        planner = TablePlanner(table, ReadOptions.of(options), 1, lambda: None, lambda _file: None)
-        return planner.pin()
-
-    state = MetadataPlanner(plain).pin()
+def rows(table: Table, columns: list[str], *filters: Condition, **options: str) -> list[tuple[Any, ...]]:
+    planner = TablePlanner(table, ReadOptions.of(options), 1, lambda: None, lambda _file: None)
+    state = PinnedMetadata.of(planner())
     assert state.joins() == (), "Spark joins nothing"
     assert set(columns) <= set(state.schema().names)
     plan = state.plan(columns, filters, Part.WHOLE)
@@ -44,7 +42,7 @@ def test_columns_of_references_and_metadata_columns_together(table: Table) -> No
     ]
     assert len(rows(table, ["_bucket"])) == 3
     assert len(rows(table, ["_commit_time_g", "customer_name"])) == 3
-    assert rows(table, ["order_id", "_present_g"], EqualTo(("customer_name",), "Bob")) == [(3, True)]
+    assert rows(table, ["order_id", "_present_g"], Comparison("customer_name", "==", "Bob", pa.string())) == [(3, True)]
 
 
 @pytest.mark.parametrize("require", ["customer", "customer,g"])

@@ -24,9 +24,11 @@ from tests.streams.formats.test_protobuf import ROW, serializer
 from tests.streams.formats.test_protobuf_meanings import registered, wide_file
 from weft.storage.core.types import parse_type
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
-from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.avro_records import decode_avro_events, decode_records
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.debezium_json import decode_json_events
+from weft.streams.formats.format_options import FormatSettings
+from weft.streams.formats.protobuf_messages import decode_protobuf
 
 LARGEST_GROWTH_KB = 1_500_000
 """Memory that a batch may take besides that of the first one: a Protobuf message may take 512 MiB."""
@@ -84,7 +86,7 @@ def decoder(name: str) -> Iterator[tuple[Decode, list[bytes]]]:
     registry_module.UNKNOWN_SECONDS = 0  # type: ignore[misc]  # a damaged id need not be asked for again
     with SchemaRegistry() as registry:
         settings = (("url", registry.url),)
-        avro, metadata = AvroSettings(DECLARED, settings), frozenset(["source", "transaction", "before", "ts_ms"])
+        avro, metadata = FormatSettings(DECLARED, settings), frozenset(["source", "transaction", "before", "ts_ms"])
         if name == "avro":
             yield lambda values: decode_records(avro, values), [avro_message(registry, AVRO, row(n)) for n in (0, 2)]
         elif name == "debezium-avro":
@@ -96,11 +98,11 @@ def decoder(name: str) -> Iterator[tuple[Decode, list[bytes]]]:
             declared = pa.schema([field for field in DECLARED if field.name != "tags"])
             wide = registered(registry, wide_file(1000)) + b"\x08\x01\x12\x02\x08\x01\x1a\x04\x12\x02\x08\x01\x23\x24"
             values = [serializer(registry, ROW)(message), wide]
-            yield lambda values: decode_protobuf(ProtobufSettings(declared, settings), values), values
+            yield lambda values: decode_protobuf(FormatSettings(declared, settings), values), values
         else:
             columns = dict(zip(TYPES, columns_of(["bigint", "text", "precise", "micros"]).values(), strict=False))
             events = [write_event(columns, "c", after={"id": 1, "name": "a"}, envelope=one) for one in (False, True)]
-            debezium = DebeziumSettings(DECLARED, "micros", "text", metadata=metadata)
+            debezium = FormatSettings(DECLARED, unmarked=Unmarked("micros", "text"), metadata=metadata)
             yield lambda values: decode_json_events(debezium, values), events
 
 

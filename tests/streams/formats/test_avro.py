@@ -20,8 +20,9 @@ from tests.streams.formats.debezium_messages import AMOUNTS, DATES, INSTANTS, TE
 from tests.streams.formats.registry_server import SchemaRegistry
 from weft.storage.core.types import parse_type
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
+from weft.streams.formats.avro_records import decode_avro_events, decode_records
 from weft.streams.formats.debezium_event import PLACEHOLDER
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.registry import NO_HEADER, RegistryRefused, RegistryUnavailable, registry_client
 
 
@@ -80,9 +81,9 @@ def written(schema: Any, datum: Any, schema_id: int) -> bytes:
     return b"\0" + schema_id.to_bytes(4, "big") + file.getvalue()
 
 
-def settings(registry: SchemaRegistry, types: Mapping[str, str], **given: Any) -> AvroSettings:
+def settings(registry: SchemaRegistry, types: Mapping[str, str], **given: Any) -> FormatSettings:
     declared = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
-    return AvroSettings(declared, (("url", registry.url),), **given)
+    return FormatSettings(declared, (("url", registry.url),), **given)
 
 
 def decode(registry: SchemaRegistry, types: Mapping[str, str], values: list[bytes | None]) -> list[dict[str, Any]]:
@@ -237,7 +238,7 @@ def test_a_registry_that_is_not_there_or_not_a_registry(
         decode(gone, {"id": "bigint"}, [value])
     assert not isinstance(caught.value, RegistryRefused)
     wrong = settings(registry, {"id": "bigint"})
-    wrong = AvroSettings(wrong.declared, (("url", registry.url + "/other"),))
+    wrong = FormatSettings(wrong.declared, (("url", registry.url + "/other"),))
     with pytest.raises(RegistryRefused, match="HTTP 404"):
         decode_records(wrong, pa.array([value], pa.binary()))
 

@@ -18,9 +18,11 @@ from tests.streams.formats.test_avro import record, written
 from tests.streams.formats.test_protobuf import ROW, serializer
 from weft.storage.core.types import parse_type
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.avro_records import AvroSettings, decode_records
-from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
-from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.avro_records import decode_records
+from weft.streams.formats.convert import Unmarked
+from weft.streams.formats.debezium_json import decode_json_events
+from weft.streams.formats.format_options import FormatSettings
+from weft.streams.formats.protobuf_messages import decode_protobuf
 
 TYPES = {"id": "bigint", "name": "string", "amount": "decimal(12,2)", "at": "timestamp", "tags": "array<string>"}
 DECLARED = pa.schema([(name, parse_type(kind)) for name, kind in TYPES.items()])
@@ -79,8 +81,8 @@ JSON_VALUES = st.recursive(
 def test_damaged_events_of_debezium(edits: list[Any], envelope: bool) -> None:  # noqa: FBT001
     columns = dict(zip(TYPES, columns_of(["bigint", "text", "precise", "micros", "array"]).values(), strict=True))
     good = write_event(columns, "c", after={"id": 1, "name": "a", "tags": ["x"]}, envelope=envelope)
-    settings = DebeziumSettings(
-        DECLARED, "micros", "text", metadata=frozenset(["source", "transaction", "before", "ts_ms"])
+    settings = FormatSettings(
+        DECLARED, unmarked=Unmarked("micros", "text"), metadata=frozenset(["source", "transaction", "before", "ts_ms"])
     )
     check(lambda values: decode_json_events(settings, values), good, [damaged(good, edit) for edit in edits])
 
@@ -101,8 +103,8 @@ def test_events_whose_parts_are_any_json(data: st.DataObject) -> None:
             )
         bad.append(json.dumps(event).encode())
         bad.append(json.dumps(event["payload"]).encode())
-    settings = DebeziumSettings(
-        DECLARED, "nanos", "base64", metadata=frozenset(["source", "transaction", "before", "ts_ms"])
+    settings = FormatSettings(
+        DECLARED, unmarked=Unmarked("nanos", "base64"), metadata=frozenset(["source", "transaction", "before", "ts_ms"])
     )
     check(lambda values: decode_json_events(settings, values), good, bad)
 
@@ -120,7 +122,7 @@ def test_damaged_records_of_avro(registry: SchemaRegistry, edits: list[Any]) -> 
     fields = {name: AVRO_KINDS[kind].schema for name, kind in zip(TYPES, kinds, strict=False)}
     schema = record({**fields, "tags": {"type": "array", "items": "string"}})
     good = written(schema, {"id": 1, "name": "a", "tags": ["x"]}, registry.register("rows-value", json.dumps(schema)))
-    settings = AvroSettings(DECLARED, (("url", registry.url),))
+    settings = FormatSettings(DECLARED, (("url", registry.url),))
     check(lambda values: decode_records(settings, values), good, [damaged(good, edit) for edit in edits])
 
 
@@ -130,7 +132,7 @@ def test_damaged_messages_of_protobuf(registry: SchemaRegistry, edits: list[Any]
     message = ROW(id=1, name="a", tags=["x"])
     message.at.seconds, message.amount.value, message.amount.scale = 5, b"\x04\xe2", 2
     good = serializer(registry, ROW)(message)
-    settings = ProtobufSettings(DECLARED, (("url", registry.url),))
+    settings = FormatSettings(DECLARED, (("url", registry.url),))
     check(lambda values: decode_protobuf(settings, values), good, [damaged(good, edit) for edit in edits])
 
 
@@ -143,6 +145,6 @@ def test_objects_in_place_of_the_pairs_of_a_map_are_a_dead_letter_and_no_error()
     schema = {"type": "struct", "fields": [*images, {"field": "op", "type": "string"}]}
     payload = {"before": None, "after": {"id": 1, "m": [{"a": 1}]}, "op": "c"}
     value = json.dumps({"schema": schema, "payload": payload}).encode()
-    settings = DebeziumSettings(pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]))
+    settings = FormatSettings(pa.schema([("id", pa.int64()), ("m", pa.map_(pa.string(), pa.int64()))]))
     (row,) = decode_json_events(settings, pa.array([value], pa.binary())).to_pylist()
     assert row["reason"] == "field 'm': an array is not map<string,bigint>"

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from tests.streams.formats.debezium_messages import KINDS, Kind, columns_of, connect, event_schema, special, write_event
 from weft.storage.core.types import parse_type
+from weft.streams.formats.convert import Unmarked
 from weft.streams.formats.debezium_event import MESSAGE, NOT_AN_EVENT, PLACEHOLDER, TRUNCATE, UNKNOWN_OPERATION
-from weft.streams.formats.debezium_json import NOT_AN_OBJECT, NOT_UTF8, TOO_DEEP, DebeziumSettings, decode_json_events
+from weft.streams.formats.debezium_json import NOT_AN_OBJECT, NOT_UTF8, TOO_DEEP, decode_json_events
+from weft.streams.formats.format_options import FormatSettings
 
 
 def declared(types: Mapping[str, str]) -> pa.Schema:
@@ -27,7 +29,7 @@ def declared(types: Mapping[str, str]) -> pa.Schema:
 
 
 def decode(values: list[bytes | None], types: Mapping[str, str], **settings: Any) -> list[dict[str, Any]]:
-    found = decode_json_events(DebeziumSettings(declared(types), **settings), pa.array(values, pa.binary()))
+    found = decode_json_events(FormatSettings(declared(types), **settings), pa.array(values, pa.binary()))
     return found.to_pylist()
 
 
@@ -63,7 +65,7 @@ def test_without_a_schema_the_options_say_what_a_value_means(data: st.DataObject
     assert kind.unmarked is not None
     value = data.draw(kind.values)
     message = write_event({"c": kind}, "c", after={"c": value}, envelope=False)
-    [row] = decode([message], {"c": kind.declared}, **kind.unmarked)
+    [row] = decode([message], {"c": kind.declared}, unmarked=Unmarked(**kind.unmarked))
     assert row["reason"] is None
     assert plain(row["message"]["c"], kind.declared) == plain(value, kind.declared)
     if kind.unmarked:

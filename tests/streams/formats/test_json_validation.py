@@ -14,8 +14,8 @@ from tests.streams.formats.registry_server import SchemaRegistry
 from weft.storage.errors import InvalidInput
 from weft.streams.formats import json_validation
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.format_options import check_options
-from weft.streams.formats.json_validation import ValidationSettings, validate_values
+from weft.streams.formats.format_options import FormatSettings, check_options
+from weft.streams.formats.json_validation import validate_values
 from weft.streams.formats.registry import RegistryUnavailable, check_registry_settings, uses_registry
 
 SCHEMA = {
@@ -27,7 +27,7 @@ ADDRESS = {"type": "object", "properties": {"zip": {"type": "string", "maxLength
 
 
 def reasons(registry: SchemaRegistry, *values: bytes | None) -> list[str | None]:
-    settings = ValidationSettings((("url", registry.url),))
+    settings = FormatSettings(registry=(("url", registry.url),))
     found: list[str | None] = validate_values(settings, pa.array(values, pa.binary())).to_pylist()
     return found
 

@@ -24,7 +24,8 @@ from tests.streams.formats.debezium_messages import INSTANTS, TEXTS
 from tests.streams.formats.registry_server import SchemaRegistry
 from weft.storage.core.types import parse_type
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.protobuf_messages import NO_INDEXES, ProtobufSettings, decode_protobuf, split_indexes
+from weft.streams.formats.format_options import FormatSettings
+from weft.streams.formats.protobuf_messages import NO_INDEXES, decode_protobuf, split_indexes
 from weft.streams.formats.registry import NO_HEADER
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -153,7 +154,7 @@ def serializer(registry: SchemaRegistry, kind: Any) -> Any:
 
 def decode(registry: SchemaRegistry, types: Mapping[str, str], values: list[bytes | None]) -> list[dict[str, Any]]:
     declared = pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
-    settings = ProtobufSettings(declared, (("url", registry.url),))
+    settings = FormatSettings(declared, (("url", registry.url),))
     return decode_protobuf(settings, pa.array(values, pa.binary())).to_pylist()
 
 

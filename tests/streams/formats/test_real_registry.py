@@ -22,8 +22,9 @@ from tests.streams.formats.test_protobuf import ROW
 from tests.streams.kafka.certificates import Authority
 from weft.storage.core.types import parse_type
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.avro_records import AvroSettings, decode_avro_events, decode_records
-from weft.streams.formats.protobuf_messages import ProtobufSettings, decode_protobuf
+from weft.streams.formats.avro_records import decode_avro_events, decode_records
+from weft.streams.formats.format_options import FormatSettings
+from weft.streams.formats.protobuf_messages import decode_protobuf
 from weft.streams.formats.registry import RegistryRefused, RegistryUnavailable, UnknownSchema, registry_client
 
 pytestmark = [pytest.mark.integration, pytest.mark.extended, pytest.mark.timeout(600)]
@@ -46,8 +47,8 @@ class Secured:
     def client(self) -> SchemaRegistryClient:
         return SchemaRegistryClient(self.settings)
 
-    def avro(self, **types: str) -> AvroSettings:
-        return AvroSettings(declared(types), self.sorted)
+    def avro(self, **types: str) -> FormatSettings:
+        return FormatSettings(declared(types), self.sorted)
 
 
 def declared(types: dict[str, str]) -> pa.Schema:
@@ -112,7 +113,7 @@ def test_protobuf_with_imports(secured: Secured) -> None:
     message = ROW(id=7, name="x", home={"city": "Ulm"}, tags=["a"])
     message.at.seconds = 1
     types = {"id": "bigint", "home": "struct<city:string>", "tags": "array<string>", "at": "timestamp"}
-    read = ProtobufSettings(declared(types), secured.sorted)
+    read = FormatSettings(declared(types), secured.sorted)
     [found] = decode_protobuf(read, binary(serialize(message, value_of("rows")))).to_pylist()
     assert found["reason"] is None
     assert {**found["message"], "at": found["message"]["at"].timestamp()} == {
@@ -157,7 +158,7 @@ def test_other_types_and_unknown_ids(secured: Secured, monkeypatch: pytest.Monke
     json_id = secured.client.register_schema("json-value", Schema(json.dumps(schema), "JSON"))
     values = [b"\0" + number.to_bytes(4, "big") + b"{}" for number in (json_id, 2**31 - 1)]
     avro = decode_records(secured.avro(id="bigint"), binary(*values)).to_pylist()
-    protobuf = decode_protobuf(ProtobufSettings(declared({"id": "bigint"}), secured.sorted), binary(*values))
+    protobuf = decode_protobuf(FormatSettings(declared({"id": "bigint"}), secured.sorted), binary(*values))
     for rows, wanted in ((avro, "AVRO"), (protobuf.to_pylist(), "PROTOBUF")):
         assert [row["reason"] for row in rows] == [
             f"schema {json_id} is of type JSON, not {wanted}",

@@ -19,7 +19,8 @@ from tests.streams.formats.test_protobuf import ROW, TYPES
 from weft.storage.core.types import parse_type
 from weft.streams.formats.avro_records import registered_type
 from weft.streams.formats.avro_schema import parse_avro
-from weft.streams.formats.debezium_json import DebeziumSettings, decode_json_events
+from weft.streams.formats.debezium_json import decode_json_events
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.json_schema import json_schema_fields
 from weft.streams.formats.registry import RegistryClient
 from weft.streams.formats.schema_fields import (
@@ -75,7 +76,7 @@ def test_the_types_of_change_events_read_every_value(data: st.DataObject) -> Non
     value = write_event(columns, "c", after=row)
     found = connect_fields(connect_field_schema(json.loads(value)["schema"], "after"))
     assert found is not None
-    decoded = decode_json_events(DebeziumSettings(declared(found)), pa.array([value], pa.binary()))
+    decoded = decode_json_events(FormatSettings(declared(found)), pa.array([value], pa.binary()))
     assert [row["reason"] for row in decoded.to_pylist()] == [None]
 
 

@@ -19,11 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import Filter, In
 from pyspark.sql.types import StructType
 
 from tests.streams.support.seeds import seeds
 from weft import Table
+from weft.storage.core.predicate import Condition, In
 from weft.streams.read.native_or_merged import PlannerTuning
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.relation import runtime_filters
@@ -241,12 +241,12 @@ def test_filters_that_are_too_large_or_unknown_are_not_used(
     jvm = Jvm.of(spark, check_interfaces)
     schema = StructType.fromDDL("id bigint, day date, text string")
     assert parse_runtime_filters(jvm, [predicate(jvm, "id", [2**40, None, 7], "bigint")], schema) == [
-        In(("id",), (2**40, 7))
+        In("id", (7, 2**40), pa.int64())
     ]
     assert parse_runtime_filters(jvm, [predicate(jvm, "day", [0, None], "date")], schema) == [
-        In(("day",), (dt.date(1970, 1, 1),))
+        In("day", (dt.date(1970, 1, 1),), pa.date32())
     ]
-    assert parse_runtime_filters(jvm, [predicate(jvm, "id", [], "bigint")], schema) == [In(("id",), ())]
+    assert parse_runtime_filters(jvm, [predicate(jvm, "id", [], "bigint")], schema) == [In("id", (), pa.int64())]
     assert parse_runtime_filters(jvm, [predicate(jvm, "other", [1], "bigint")], schema) == []
     monkeypatch.setattr(runtime_filters, "MAX_VALUES", 1)
     monkeypatch.setattr(runtime_filters, "MAX_LITERALS", 1)
@@ -259,7 +259,7 @@ def test_a_filtered_batch_is_given_once_and_on_its_thread(spark: SparkSession) -
     jvm = Jvm.of(spark, check_interfaces)
 
     class Example(FilteredAtRunTime):
-        def filtered_batch(self, filters: Sequence[Filter]) -> tuple[Any, ReadPlan]:
+        def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan]:
             return f"filtered by {len(filters)}", ReadPlan("less", (), lambda _task: iter(()))
 
     plan = ReadPlan("all", (), lambda _task: iter(()), filterable=["id"])

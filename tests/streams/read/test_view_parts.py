@@ -355,7 +355,7 @@ def test_both_scans_of_a_view_use_one_snapshot(spark: SparkSession, table: Table
     writing = Writing(table)
     mixed(writing)
     counts: list[int] = []
-    pin = TablePlanner.pin
+    pin = TablePlanner.__call__
 
     def moving(planner: TablePlanner) -> Any:
         pinned = pin(planner)
@@ -363,7 +363,7 @@ def test_both_scans_of_a_view_use_one_snapshot(spark: SparkSession, table: Table
         other_mix(writing) if len(counts) % 2 else mixed(writing)
         return pinned
 
-    with mock.patch.object(TablePlanner, "pin", moving):
+    with mock.patch.object(TablePlanner, "__call__", moving):
         found = [spark.sql(query.replace("{}", view)).collect()[0][0] for _ in range(2)]
     assert len(counts) == 2, "one snapshot per query"
     assert found == counts

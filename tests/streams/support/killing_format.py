@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weft.streams.formats.isolated_decoder import Decode
-from weft.streams.formats.message_format import FormatSettings
+from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.worker_format import WorkerFormat
 
 KILLS = b"kills"
@@ -42,9 +40,10 @@ def decode(values: pa.Array) -> pa.Array:
 class KillingFormat(WorkerFormat):
     """Messages that are numbers, or end the worker."""
 
-    @classmethod
-    def create(cls, settings: FormatSettings) -> Self:  # noqa: ARG003 - the interface's signature
-        return cls()
+    @staticmethod
+    def decode(_settings: FormatSettings, values: pa.Array) -> pa.Array:
+        return decode(values)
 
-    def decoder(self, declared: pa.Schema) -> tuple[Decode, pa.DataType]:
-        return decode, RESULT
+    @staticmethod
+    def result(_settings: FormatSettings) -> pa.DataType:
+        return RESULT

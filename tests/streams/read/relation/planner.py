@@ -19,12 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import Filter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.live_view import ParquetFile, Part, ReadPlan
-from weft.streams.read.relation.planner_interface import OneScan
+from weft.storage.core.predicate import Condition
+from weft.streams.read.relation.live_view import ParquetFile, Part, PinnedPlanner, ReadPlan
 
 # Pickled by value, because the tests are not on the path of Spark's Python workers.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -78,8 +77,8 @@ class Files:
         self.native = native
         self.paths: list[Path] = []
         self.pins = 0
-        self.plans: list[tuple[tuple[str, ...], tuple[Filter, ...]]] = []
-        self.exact: Callable[[Sequence[Filter]], Sequence[int]] = lambda _filters: ()
+        self.plans: list[tuple[tuple[str, ...], tuple[Condition, ...]]] = []
+        self.exact: Callable[[Sequence[Condition]], Sequence[int]] = lambda _filters: ()
         self.on_pin: Callable[[], None] = lambda: None
         self.on_plan: Callable[[], None] = lambda: None
         self.read: Callable[[Any], Iterator[pa.RecordBatch]] = read_file
@@ -90,7 +89,7 @@ class Files:
         pq.write_table(table, path, row_group_size=16)
         self.paths.append(path)
 
-    def pin(self) -> State:
+    def __call__(self) -> State:
         self.on_pin()
         self.pins += 1
         return State(self, tuple(self.paths))
@@ -104,7 +103,7 @@ class Files:
         return read
 
 
-class State(OneScan):
+class State(PinnedPlanner):
     def __init__(self, files: Files, paths: tuple[Path, ...]) -> None:
         self._files = files
         self._paths = paths
@@ -112,10 +111,10 @@ class State(OneScan):
     def schema(self) -> StructType:
         return from_arrow_schema(pq.read_schema(self._paths[-1])) if self._paths else from_arrow_schema(SCHEMA)
 
-    def exact(self, filters: Sequence[Filter], _part: Part) -> Sequence[int]:
+    def exact(self, filters: Sequence[Condition], _part: Part) -> Sequence[int]:
         return self._files.exact(filters)
 
-    def plan(self, columns: Sequence[str], filters: Sequence[Filter], _part: Part) -> ReadPlan:
+    def plan(self, columns: Sequence[str], filters: Sequence[Condition], _part: Part) -> ReadPlan:
         self._files.on_plan()
         self._files.plans.append((tuple(columns), tuple(filters)))
         return ReadPlan(

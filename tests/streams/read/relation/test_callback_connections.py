@@ -21,7 +21,7 @@ import weft.streams.catalog
 import weft.streams.read.relation
 from tests.streams.read.relation.planner import Files
 from weft.streams.read.relation import callback_connections
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 from weft.streams.read.relation.live_view import create_relation_view
 from weft.streams.read.relation.spark_scan import check_interfaces
@@ -30,18 +30,14 @@ SECONDS = 120.0
 FEW = 3
 
 
-class Called(Callback):
+class Called(Callback, java=("java.util.concurrent.Callable",)):
     """A task of an executor, which calls back into the JVM, as callbacks of Spark do."""
 
     calls = 0
 
-    @callback
     def call(self) -> Any:
         Called.calls += 1
         return self.jvm.optional_long(Called.calls)
-
-    class Java:
-        implements = ("java.util.concurrent.Callable",)
 
 
 @pytest.fixture
@@ -193,7 +189,7 @@ def test_each_method_that_spark_calls_remembers_its_connection(jvm: Jvm) -> None
         for name in sorted(jvm.method_names(interface))
         if hasattr(kind, name) and not hasattr(getattr(kind, name), "__wrapped__")
     ]
-    assert not missing, "without @callback"
+    assert not missing, "not wrapped"
 
 
 def callbacks(kind: type) -> list[type]:

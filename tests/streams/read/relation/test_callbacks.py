@@ -12,7 +12,7 @@ import pytest
 
 from weft.streams.read.relation import callback_connections
 from weft.streams.read.relation.callback_connections import CallbackConnections
-from weft.streams.read.relation.callbacks import Callback, callback
+from weft.streams.read.relation.callbacks import Callback
 from weft.streams.read.relation.jvm import Jvm
 
 
@@ -21,7 +21,6 @@ class JvmObject:
 
 
 class Counted(Callback):
-    @callback
     def made(self) -> Any:
         return JvmObject()
 
