@@ -19,7 +19,7 @@ from storage import Table
 from streams.pipeline.file.model import CommandSettings, TableLocation
 from streams.ui import row_pages, row_query
 from streams.ui.listed_tables import Shown, TableList
-from tests.streams.support.ports import reserved_port
+from tests.reserved_port import reserved_port
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, opened, requests_later, served
 from tests.streams.ui.site import make_site
 
