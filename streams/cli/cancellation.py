@@ -32,10 +32,10 @@ def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[],
         work.wait()
     except KeyboardInterrupt:
         deadline = time.monotonic() + _CANCEL_SECONDS
-        while work.thread.is_alive() and time.monotonic() < deadline:
+        while not work.ended.is_set() and time.monotonic() < deadline:
             cancel()
-            work.thread.join(_AGAIN_SECONDS)
-        if work.thread.is_alive():
+            work.ended.wait(_AGAIN_SECONDS)
+        if not work.ended.is_set():
             errors.print("the statement does not end yet: it goes on in the background", style="yellow")
         raise
 
@@ -50,27 +50,34 @@ def start_until_ctrl_c(start: Callable[[], T]) -> T:
 
 
 class _Work(Generic[T]):
-    """A function in a thread of its own."""
+    """A function in a thread of its own.
+
+    Attributes:
+        ended: Set when the function has returned or raised. Before Python 3.13 a thread whose `join` is interrupted
+            counts as dead although it runs.
+    """
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
         self._returned: list[T] = []
         self._raised: list[BaseException] = []
-        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.ended = threading.Event()
 
     def _run(self) -> None:
         try:
             self._returned.append(self._function())
         except BaseException as error:
             self._raised.append(error)
+        finally:
+            self.ended.set()
 
     def wait(self) -> T:
         """Start the thread; its result, or its error. Ctrl-C ends only the waiting, with a KeyboardInterrupt."""
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            self.thread.start()
-            while self.thread.is_alive():
-                self.thread.join(_POLL_SECONDS)
+            threading.Thread(target=self._run, daemon=True).start()
+            while not self.ended.wait(_POLL_SECONDS):
+                pass
         finally:
             signal.signal(signal.SIGINT, before)
         if self._raised:

@@ -131,7 +131,7 @@ def run(given: argparse.Namespace) -> None:
             raise InvalidInput(f"{topic!r} is no name of a topic", hint="letters, digits, '.', '_' and '-'")
     if given.partitions < 1:
         raise InvalidInput(f"--partitions {given.partitions}: a topic has one or more partitions")
-    # Of an event a handler could wait for the lock that the interrupted main thread has.
+    # A handler that sets an event could wait for a lock of that event which the interrupted main thread holds.
     stopped: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: stopped.put(received))

@@ -182,8 +182,8 @@ def measured(run: str) -> tuple[Cost, float]:
     A process of its own measures it: below this one, a JVM that other tests share may be at work.
     """
     command = [sys.executable, "-c", MEASURE.format(run=run)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout
-    seconds, cpu, afterwards = json.loads(found)
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True).stdout
+    seconds, cpu, afterwards = json.loads(output)
     return Cost(seconds, cpu), afterwards
 
 

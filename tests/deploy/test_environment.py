@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.wait_until import wait_until
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 SECONDS = 280.0
 PROJECT = """
@@ -92,7 +94,7 @@ class Shell:
 
     def says(self, text: str) -> None:
         """Wait until it says something."""
-        until(lambda: text in self.said.read_text())
+        wait_until(lambda: text in self.said.read_text(), SECONDS)
 
     def kill(self) -> None:
         """End it and all that it has started."""
@@ -114,18 +116,11 @@ def start(project: Path) -> Iterator[Start]:
             shell.kill()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.mark.extended
 def test_of_two_at_once_the_second_waits_and_both_work(project: Path, start: Start) -> None:
     (project / "hold").touch()
     first = start()
-    until((project / "building").exists)
+    wait_until((project / "building").exists, SECONDS)
     second = start()
     second.says("waiting for another set-up (process ")
     (project / "hold").unlink()
@@ -160,7 +155,7 @@ def test_of_two_at_once_the_second_waits_and_both_work(project: Path, start: Sta
 def test_after_a_kill_half_way_it_is_made_anew(project: Path, start: Start, *, whole: bool) -> None:
     (project / "hold").touch()
     first = start()
-    until((project / "building").exists)
+    wait_until((project / "building").exists, SECONDS)
     if whole:
         first.kill()
         (project / "hold").unlink()

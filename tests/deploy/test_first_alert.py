@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -18,6 +17,7 @@ import yaml
 from tests.deploy import tools
 from tests.download_cache import Unavailable
 from tests.end_process import end_process
+from tests.reserved_port import reserved_port
 from weft.streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
 from weft.streams.pipeline.run.status import Report
 
@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PATIENCE_SECONDS = 240.0
-STARTS = 3  # another process may take a port between its choice and its use
 
 
 @pytest.fixture
@@ -47,38 +46,35 @@ def prometheus(program: Path, page: StatusPage, tmp_path: Path) -> Iterator[str]
     """The URL of a Prometheus that scrapes the page every few seconds with the shipped alerts."""
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())
     shutil.copy(DEPLOY / "prometheus/alerts.yaml", tmp_path)
-    with serve_status(page, "127.0.0.1", 0) as served:
+    with serve_status(page, "127.0.0.1", 0) as served, reserved_port() as port:
         # A scrape that takes longer would make the alert for a part that is not scraped pending.
         config["global"] = {"scrape_interval": "5s", "scrape_timeout": "5s", "evaluation_interval": "1s"}
         config["scrape_configs"][0]["static_configs"] = [{"targets": [f"127.0.0.1:{served}"]}]
         (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        process, url = start(program, tmp_path)
+        process, url = start(program, tmp_path, port)
         yield url
         end_process(process, signal.SIGTERM)
 
 
-def start(program: Path, folder: Path) -> tuple[subprocess.Popen[bytes], str]:
+def start(program: Path, folder: Path, port: int) -> tuple[subprocess.Popen[bytes], str]:
     """A Prometheus that is ready, and its URL."""
-    for _ in range(STARTS):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{free.getsockname()[1]}"
-        arguments = {
-            "config.file": folder / "prometheus.yaml",
-            "storage.tsdb.path": folder / "data",
-            "web.listen-address": address,
-        }
-        command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
-            try:
-                urllib.request.urlopen(f"http://{address}/-/ready", timeout=30).close()
-            except OSError:
-                time.sleep(0.2)
-            else:
-                return process, f"http://{address}"
-        end_process(process, signal.SIGKILL)
+    address = f"127.0.0.1:{port}"
+    arguments = {
+        "config.file": folder / "prometheus.yaml",
+        "storage.tsdb.path": folder / "data",
+        "web.listen-address": address,
+    }
+    command = [str(program), *(f"--{name}={value}" for name, value in arguments.items())]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"http://{address}/-/ready", timeout=30).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return process, f"http://{address}"
+    end_process(process, signal.SIGKILL)
     raise AssertionError(f"{program} does not start")
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.oracle import MODES, Event, Oracle, touches, version
@@ -25,11 +25,9 @@ from tests.strategies import (
     stories,
     type_of,
 )
+from tests.strategy_coverage import undrawn_cases
 from weft import Table
 from weft.storage.core.modes.functions import FUNCTIONS
-
-ROUNDS = 30
-"""Of a hundred histories each; all but the rarest cases are in the first."""
 
 # The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -241,32 +239,24 @@ def test_a_local_folder_gives_the_same_reads_as_memory(story: Story, tmp_path_fa
 @pytest.mark.extended
 def test_drawn_histories_cover_every_case() -> None:
     """The strategy draws deletes, hidden rows, every mode and function, and remembered cuts."""
-    seen: set[str] = set()
+    expected = {"group", "row", "ignore", "composite", "partitioned", "several ordering columns", "supplied"}
+    expected |= {*FUNCTIONS, *MODES, Append.__name__, Compact.__name__, Fold.__name__, Remember.__name__}
+    assert undrawn_cases(stories(), _cases_of, expected) == set()
 
-    # Also without randomness, what is drawn depends on the modules that this process has imported.
-    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck), deadline=None)
-    @given(stories())
-    def look(story: Story) -> None:
-        ops = [(row.get("_op"), append.stream) for append in story.appends for row in append.rows]
-        policies = {story.config["streams"][stream]["on_delete"] for op, stream in ops if op in {"D", "delete"}}
-        seen.update(policies)
-        seen.update(type(step).__name__ for step in story.steps)
-        groups = story.config["groups"].values()
-        seen.update(group.get("merge", "latest") for group in groups)
-        seen.update(str(function_of(story.config, name)) for group in groups for name in group.get("functions", {}))
-        if any(row.get("_supplied") for append in story.appends for row in append.rows):
-            seen.add("supplied")
-        if len(story.config["key"]) > 1:
-            seen.add("composite")
-        if story.config["partition_by"]:
-            seen.add("partitioned")
-        if any(len(group["ordering"]) > 1 for group in story.config["groups"].values()):
-            seen.add("several ordering columns")
 
-    every = {"group", "row", "ignore", "composite", "partitioned", "several ordering columns", "supplied"}
-    every |= {*FUNCTIONS, *MODES, Append.__name__, Compact.__name__, Fold.__name__, Remember.__name__}
-    for _ in range(ROUNDS):
-        look()
-        if seen >= every:
-            break
-    assert every - seen == set()
+def _cases_of(story: Story) -> set[str]:
+    config, rows = story.config, [(append.stream, row) for append in story.appends for row in append.rows]
+    groups = config["groups"].values()
+    cases = {type(step).__name__ for step in story.steps}
+    cases |= {config["streams"][stream]["on_delete"] for stream, row in rows if row.get("_op") in {"D", "delete"}}
+    cases |= {group.get("merge", "latest") for group in groups}
+    cases |= {str(function_of(config, name)) for group in groups for name in group.get("functions", {})}
+    if any(row.get("_supplied") for _, row in rows):
+        cases.add("supplied")
+    if len(config["key"]) > 1:
+        cases.add("composite")
+    if config["partition_by"]:
+        cases.add("partitioned")
+    if any(len(group["ordering"]) > 1 for group in groups):
+        cases.add("several ordering columns")
+    return cases

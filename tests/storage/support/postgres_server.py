@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,10 +24,10 @@ import pytest
 from tests.deploy.tools import python_packages
 from tests.download_cache import Unavailable
 from tests.end_process import end_process
+from tests.reserved_port import reserved_port
 
 DRIVER: Final = ("psycopg==3.3.9", "psycopg-binary==3.3.9")
 START_SECONDS: Final = 120  # an idle machine takes 1
-STARTS: Final = 3  # another process may take a port between its choice and its use
 USERS: Final = ("postgres", "nobody")
 """Users that the server runs as where the tests run as root, which PostgreSQL refuses."""
 
@@ -78,12 +77,13 @@ def postgres_server() -> Iterator[Postgres]:
         made: Sequence[str] = (str(programs / "initdb"), "-D", data, "-U", "weft", "-A", "trust", "-E", "UTF8", "-N")
         done = subprocess.run(made, capture_output=True, text=True, check=False, timeout=START_SECONDS, **as_user)
         assert done.returncode == 0, done.stderr
-        server, port = _start(programs / "postgres", data, log, as_user)
-        try:
-            yield Postgres(port)
-        finally:
-            # Ends sessions; SIGTERM would wait for clients that have left some open.
-            end_process(server, signal.SIGINT)
+        with reserved_port() as port:
+            server = _start(programs / "postgres", data, port, log, as_user)
+            try:
+                yield Postgres(port)
+            finally:
+                # Ends sessions; SIGTERM would wait for clients that have left some open.
+                end_process(server, signal.SIGINT)
     finally:
         shutil.rmtree(folder)
 
@@ -109,19 +109,15 @@ def _user() -> pwd.struct_passwd | None:
     pytest.skip(f"PostgreSQL does not run as root, and there is no user {' or '.join(USERS)}")
 
 
-def _start(program: Path, data: str, log: Path, as_user: Mapping[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
-    """A server that accepts sessions, and its port."""
-    for _ in range(STARTS):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        command = (str(program), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F")
-        with log.open("w") as output:
-            server = subprocess.Popen(command, stdout=output, stderr=output, **as_user)
-        if _is_up(server, port):
-            return server, port
+def _start(program: Path, data: str, port: int, log: Path, as_user: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """A server that accepts sessions."""
+    command = (str(program), "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", "", "-F")
+    with log.open("w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, **as_user)
+    if not _is_up(server, port):
         end_process(server, signal.SIGKILL)
-    raise RuntimeError(f"{program} does not start:\n{log.read_text()}")
+        raise RuntimeError(f"{program} does not start:\n{log.read_text()}")
+    return server
 
 
 def _is_up(server: subprocess.Popen[bytes], port: int) -> bool:

@@ -130,12 +130,14 @@ def test_errors_and_cancelled_statements_do_not_end_the_prompt(capfd: pytest.Cap
     assert capfd.readouterr().err.splitlines() == ["it is wrong", "hint: write it right", "cancelled"]
 
 
-def test_a_statement_that_has_just_begun_is_cancelled_too() -> None:
+@pytest.mark.parametrize("begins", [0, 0.2], ids=["while it is started", "while it is waited for"])
+def test_a_statement_that_has_just_begun_is_cancelled_too(begins: float) -> None:
     """It has no jobs at the first request to cancel them."""
     requests = threading.Semaphore(0)
     ended = threading.Event()
 
     def run(_: str) -> None:
+        time.sleep(begins)
         os.kill(os.getpid(), signal.SIGINT)
         if all(requests.acquire(timeout=60) for _ in range(2)):
             ended.set()

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -139,10 +138,3 @@ def until(deadline: float) -> Iterator[None]:
     while time.monotonic() < deadline:
         yield
         time.sleep(POLL_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

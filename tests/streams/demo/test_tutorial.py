@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.guide_blocks import GUIDES, check_guide
-from tests.streams.support.ports import reserved_port
+from tests.reserved_port import reserved_port
 
 
 @pytest.mark.spark

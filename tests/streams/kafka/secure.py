@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from confluent_kafka.admin import (
 
 from tests.streams.kafka.certificates import Authority
 from tests.streams.kafka.real_broker import REQUEST_SECONDS, RealBroker, Security, start_real_broker
+from tests.wait_until import wait_until
 
 USER = "weft"
 
@@ -76,16 +76,15 @@ class SecureBroker:
         for answer in self.broker.admin.create_acls(bindings).values():
             answer.result(REQUEST_SECONDS)
         # The broker applies them after its answer.
-        given = AclBindingFilter(
+        allowed = AclBindingFilter(
             ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{principal}", "*", AclOperation.ANY,
             AclPermissionType.ALLOW,
         )  # fmt: skip
-        deadline = time.monotonic() + REQUEST_SECONDS
-        while not set(operations) <= {
-            acl.operation for acl in self.broker.admin.describe_acls(given).result(REQUEST_SECONDS)
-        }:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        describe = self.broker.admin.describe_acls
+        wait_until(
+            lambda: set(operations) <= {acl.operation for acl in describe(allowed).result(REQUEST_SECONDS)},
+            REQUEST_SECONDS,
+        )
 
 
 @contextlib.contextmanager

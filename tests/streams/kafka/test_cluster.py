@@ -34,12 +34,12 @@ REFUSED_MS = "3000"
 
 
 def test_an_unreachable_broker_is_an_error_within_the_time_limit() -> None:
-    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": REFUSED_MS}
+    options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": REFUSED_MS}
     began = time.monotonic()
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
-        cluster_logs(parse_options(given, default_starting="earliest"))
+        cluster_logs(parse_options(options, default_starting="earliest"))
     with pytest.raises(SourceUnavailable, match=rf"{NOBODY}.*refused"):
-        read(0, 10, parse_options(given, default_starting="earliest"))
+        read(0, 10, parse_options(options, default_starting="earliest"))
     assert time.monotonic() - began < 2 * DEFAULT_REQUEST_TIMEOUT_MS / 1000, "the default time limit does not count"
 
 

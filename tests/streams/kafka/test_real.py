@@ -164,9 +164,9 @@ def read_unchanged(
     deadline = time.monotonic() + COMPACTION_SECONDS
     while time.monotonic() < deadline:
         before = consume(broker, topic)[0]
-        found = read()
+        messages = read()
         if consume(broker, topic)[0] == before:
-            return found, before
+            return messages, before
     pytest.fail(f"the broker compacts {topic} without end")
 
 

@@ -355,9 +355,9 @@ def test_a_recreated_topic_fails_the_query_or_is_read_from_its_beginning(
 
 
 def test_an_unreachable_broker_fails_the_query_within_the_time_limit(run: Runs) -> None:
-    given = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "3000"}
+    options = {"kafka.bootstrap.servers": NOBODY, "subscribe": "t", "requestTimeoutMs": "3000"}
     with pytest.raises(StreamingQueryException, match=rf"SourceUnavailable.*{NOBODY}.*refused"):
-        run(given)
+        run(options)
 
 
 def test_wrong_options_are_an_error_of_load(kafka: SparkSession, broker: Broker, topic: str) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.streams.support.ports import reserved_port
+from tests.reserved_port import reserved_port
 from tests.streams.ui.browser import Unavailable, axe_findings, axe_script, opened, requests_later, served
 from tests.streams.ui.site import make_site
 from weft import Table

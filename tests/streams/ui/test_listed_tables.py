@@ -118,9 +118,11 @@ def test_what_is_wrong_comes_first(tmp_path: Path, shown: Show) -> None:
     _, client = shown(tmp_path / "a", Shown(load_settings(str(file), "spark", "compaction"), str(file)), broken.uri)
     eventually(client, lambda found: "could not store 1 message" in found["table"])
     shutil.rmtree(tmp_path / "z")
-    found = eventually(client, lambda found: "there is no table at" in found["z"] and "nothing" in found["a"])
-    assert list(found) == ["z", "table", "a"]
-    assert "check the path" in found["z"]
+    summaries = eventually(
+        client, lambda summaries: "there is no table at" in summaries["z"] and "nothing" in summaries["a"]
+    )
+    assert list(summaries) == ["z", "table", "a"]
+    assert "check the path" in summaries["z"]
     assert "2 with something to look at" in client.get("/").text
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ from playwright.sync_api import Browser, expect
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.ui.browser import opened, served
 from tests.streams.ui.site import client_of, make_site
+from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.errors import NotFound
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
@@ -22,13 +21,6 @@ from weft.streams.ui.site import Site
 from weft.streams.ui.watched_table import WatchedTable
 
 WAIT_SECONDS = 120.0
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_gone(watched: WatchedTable) -> bool:
@@ -54,7 +46,7 @@ def test_a_look_notices_that_the_table_is_gone_and_that_it_is_back(table: Table,
     cut = watched.look(0.0).cut
     assert not watched.failed
     (tmp_path / "wide").rename(tmp_path / "away")
-    eventually(lambda: is_gone(watched))  # a look is kept for as long as several of them take
+    wait_until(lambda: is_gone(watched), WAIT_SECONDS)  # a look is kept for as long as several of them take
     assert is_gone(watched)
     assert watched.failed
     (tmp_path / "away").rename(tmp_path / "wide")
@@ -74,7 +66,7 @@ def test_a_table_that_was_created_again_is_shown_without_what_was_known_of_the_f
     shutil.rmtree(tmp_path / "wide")
     second = Table.create(tmp_path / "wide", SHOP)
     append(second, orders(7))
-    eventually(lambda: "1 commit" in client.get("/").text)
+    wait_until(lambda: "1 commit" in client.get("/").text, WAIT_SECONDS)
     found = client.get("/timeline/cells.json?parts=10").json()
     assert sum(found["cells"][3]) == 4  # create, a lane, a claim and a commit
     assert "1 row" in client.get("/data?limit=10").text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from tests.storage.support.shop import SHOP, append, contents, orders
 from tests.streams.support.pipelines import pipeline_file
 from tests.tuning import tune
+from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.core.plan.read_cost import ReadCost, read_cost
 from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
@@ -97,13 +97,6 @@ def lines() -> Lines:
     return Lines()
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def running(table: Table, upkeep: Upkeep, trigger: float = 1.0) -> UpkeepThread:
     return UpkeepThread(upkeep, table.uri, None, trigger)
 
@@ -123,7 +116,7 @@ def test_what_is_due_is_compacted_after_a_commit(table: Table, lines: Lines) -> 
         assert contents(table) == rows
         append(table, orders(1, status="later", ts=5))
         thread.committed()
-        until(lambda: not waits(table))
+        wait_until(lambda: not waits(table), WAIT_SECONDS)
     assert not table.state().plans
     assert table.verify().ok
 
@@ -153,7 +146,7 @@ def test_a_thread_ends_between_two_steps(table: Table, lines: Lines, monkeypatch
     """A share of nearly nothing: after its first step it would rest for hours."""
     tune(monkeypatch, small_group_bytes=0)
     with running(table, upkeep(lines, share=1e-9)):
-        until(lambda: bool(table.state().plans))
+        wait_until(lambda: bool(table.state().plans), WAIT_SECONDS)
     assert not table.state().plans, "the rest was cancelled"
     assert table.verify().ok
 
@@ -175,7 +168,7 @@ def test_a_batch_waits_while_reads_are_too_expensive(slow: Table, lines: Lines) 
         assert time.monotonic() - began >= 0.3
         slow.compact()
         lines.wait_for("")
-        until(lambda: lines.all[-1] == "")
+        wait_until(lambda: lines.all[-1] == "", WAIT_SECONDS)
         began = time.monotonic()
         thread.wait_before_batch()
 
@@ -184,13 +177,13 @@ def test_a_slowed_writer_reports_its_delay_and_its_waits(slow: Table, tmp_path: 
     path = pipeline_file(tmp_path, back_pressure={"max_commits": 1, "max_delay": "100 ms", "every": "100 ms"})
     reporter = Reporter(None, Report())
     with running(slow, upkeep_of(load_pipeline(path), reporter, NeverStops())) as thread:  # type: ignore[arg-type]
-        until(lambda: reporter.report.delay_seconds == 0.1)
+        wait_until(lambda: reporter.report.delay_seconds == 0.1, WAIT_SECONDS)
         assert reporter.report.read_amplification == 1.0, "it is the number of commits that is too large"
         for waits in (1, 2):
             thread.wait_before_batch()
             assert reporter.report.waited_seconds >= 0.1 * waits
         slow.compact()
-        until(lambda: reporter.report.delay_seconds == 0)
+        wait_until(lambda: reporter.report.delay_seconds == 0, WAIT_SECONDS)
         waited = reporter.report.waited_seconds
         thread.wait_before_batch()
         assert reporter.report.waited_seconds == waited

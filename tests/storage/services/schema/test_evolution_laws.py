@@ -8,19 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.storage.support.evolving import Change, Evolution, EvolvingWorld, Sent, evolutions
 from tests.storage.support.world import bag, expected_bag, snapshot_bag
 from tests.strategies import BALANCE, EVERY_GROUP, MODES, POOLS, Compact, mode_of
+from tests.strategy_coverage import undrawn_cases
 from weft.storage.core import keys
 from weft.storage.core.merge.locate_keys import partition_text
 from weft.storage.core.types import parse_type
 from weft.storage.store.open_store import open_store
-
-ROUNDS = 30
-"""Of a hundred evolutions each; all but the rarest changes are in the first."""
 
 # The fixture only makes files small; it has no state that examples could share.
 pytestmark = pytest.mark.usefixtures("small_files")
@@ -103,34 +101,27 @@ def test_a_widened_key_has_the_same_file_group_and_order(old: str, new: str) -> 
 @pytest.mark.slow
 def test_drawn_evolutions_cover_every_kind_of_change() -> None:
     """The strategy draws every kind of change, groups of every mode, and senders that do not know the change."""
-    seen: set[str] = set()
+    expected = {"add_column", "add_group", "add_stream", "widen_column", "set_default", "set_comment", "an old sender"}
+    expected |= {f"add_column {mode}" for mode in MODES if mode != "custom"}
+    expected |= {f"add_group {BALANCE if mode == 'custom' else mode}" for mode in MODES}
+    expected |= {"widen key", "widen ordering", "widen value"}
+    assert undrawn_cases(evolutions(), _cases_of, expected) == set()
 
-    # Also without randomness, what is drawn depends on the modules that this process has imported.
-    @settings(max_examples=100, database=None, suppress_health_check=list(HealthCheck), deadline=None)
-    @given(evolutions())
-    def look(evolution: Evolution) -> None:
-        config, changes = evolution.config, 0
-        for step in evolution.steps:
-            if isinstance(step, Change):
-                config, changes = step.config, changes + 1
-                seen.add(step.method)
-                if step.method in {"add_column", "add_group"}:
-                    group = step.arguments["group" if step.method == "add_column" else "name"]
-                    seen.add(f"{step.method} {mode_of(config, group)}")
-                if step.method == "widen_column":
-                    seen.add(f"widen {_part(step)}")
-            elif isinstance(step, Sent) and step.version < changes and step.append.rows:
-                seen.add("an old sender")
 
-    every = {"add_column", "add_group", "add_stream", "widen_column", "set_default", "set_comment", "an old sender"}
-    every |= {f"add_column {mode}" for mode in MODES if mode != "custom"}
-    every |= {f"add_group {BALANCE if mode == 'custom' else mode}" for mode in MODES}
-    every |= {"widen key", "widen ordering", "widen value"}
-    for _ in range(ROUNDS):
-        look()
-        if seen >= every:
-            break
-    assert every - seen == set()
+def _cases_of(evolution: Evolution) -> set[str]:
+    cases, config, changes = set[str](), evolution.config, 0
+    for step in evolution.steps:
+        if isinstance(step, Change):
+            config, changes = step.config, changes + 1
+            cases.add(step.method)
+            if step.method in {"add_column", "add_group"}:
+                group = step.arguments["group" if step.method == "add_column" else "name"]
+                cases.add(f"{step.method} {mode_of(config, group)}")
+            if step.method == "widen_column":
+                cases.add(f"widen {_part(step)}")
+        elif isinstance(step, Sent) and step.version < changes and step.append.rows:
+            cases.add("an old sender")
+    return cases
 
 
 def _part(change: Change) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.streams.kafka.faulty_broker import FaultyBroker
 from tests.streams.kafka.topics import WAIT_SECONDS, parsed, produce, topic_numbers
+from tests.wait_until import wait_until
 from weft.streams.kafka.errors import SourceUnavailable
 from weft.streams.kafka.offset_plan import Log
 from weft.streams.kafka.options import Partition
@@ -109,23 +110,16 @@ def test_unreachable_brokers_make_the_lag_unknown(private_broker: FaultyBroker) 
     with LagMeter(parsed(private_broker, "away"), every_seconds=1, timeout_seconds=1) as meter:
         meter.reached({Partition("away", 0): 1})
         # On a busy machine a measurement may fail at any time, so what belongs together is waited for together.
-        _until(lambda: waiting(meter) == 0 and meter.outage is None)
+        wait_until(lambda: waiting(meter) == 0 and meter.outage is None, WAIT_SECONDS)
         private_broker.set_reachable(reachable=False)
-        _until(lambda: meter.lag is None and isinstance(meter.outage, SourceUnavailable))
+        wait_until(lambda: meter.lag is None and isinstance(meter.outage, SourceUnavailable), WAIT_SECONDS)
         private_broker.set_reachable(reachable=True)
-        _until(lambda: waiting(meter) == 0 and meter.outage is None)
+        wait_until(lambda: waiting(meter) == 0 and meter.outage is None, WAIT_SECONDS)
 
 
 def waiting(meter: LagMeter) -> int | None:
     lag = meter.lag
     return None if lag is None else lag.waiting
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_an_old_measurement_is_not_used(broker: FaultyBroker) -> None:

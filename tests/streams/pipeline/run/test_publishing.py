@@ -20,6 +20,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
+from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.errors import InvalidInput, StoreUnavailable
 from weft.storage.publish.targets import base_version
@@ -86,13 +87,6 @@ def in_iceberg(catalog: dict[str, str]) -> list[str]:
 def change(table: Table, status: str, ts: int) -> None:
     append(table, orders(*range(20), status=status, ts=ts))
     table.compact()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    for _ in until(time.monotonic() + PATIENCE_SECONDS):
-        if condition():
-            return
-    pytest.fail("the condition did not become true in time")
 
 
 def test_a_round_publishes_what_was_compacted_to_every_target(
@@ -203,12 +197,12 @@ def test_a_catalog_that_does_not_answer_keeps_no_other_target_waiting(table: Tab
         change(table, "v2", 2)
         errors = rounds_until_delta_shows("v2")
         assert not [error for error in errors if "Iceberg" in str(error)], "it was reported already"
-        wait_until(lambda: tries() == 1)
+        wait_until(lambda: tries() == 1, PATIENCE_SECONDS)
         connections = [silent.accept()[0]]
         clock.now = GIVE_UP_SECONDS
         assert "Iceberg table shop.orders not published: no answer for 0 s" in publisher.publish(table).problem
         connections.append(silent.accept()[0])  # of the second try
-        wait_until(lambda: tries() == 2)  # that of Delta ends
+        wait_until(lambda: tries() == 2, PATIENCE_SECONDS)  # that of Delta ends
         for connection in connections:
             connection.close()
     for _ in until(time.monotonic() + PATIENCE_SECONDS):  # now connections are refused

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.listener import QueryIdleEvent
 from tests.faulty_store import FakeClock
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, log_files, rows, run
+from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.core.log.entries import Claim, Data
 from weft.storage.core.names import LaneName
@@ -47,13 +47,6 @@ def entries(table: Table, lane: str = "orders") -> list[Any]:
 
 def commits(table: Table, lane: str = "orders") -> list[Data]:
     return [entry for entry in entries(table, lane) if isinstance(entry, Data)]
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not become true in time"
-        time.sleep(0.02)
 
 
 # --- without failures ------------------------------------------------------------------------------------------------
@@ -320,17 +313,17 @@ def test_a_fenced_query_stops_and_loses_nothing(feed: Feed, table: Table, tmp_pa
     feed.put(event(1))
     query = write_stream(feed.read(), table.uri, "orders", checkpoint=str(tmp_path / "checkpoint"), trigger=None)
     try:
-        wait_until(lambda: commits(table))
+        wait_until(lambda: commits(table), WAIT_SECONDS)
         second = write_stream(
             feed.read().where("id > 1"), table.uri, "orders",
             checkpoint=str(tmp_path / "second"), trigger=None, takeover=True,
         )  # fmt: skip
         try:
-            wait_until(lambda: len(commits(table)) == 2)
+            wait_until(lambda: len(commits(table)) == 2, WAIT_SECONDS)
             feed.put(event(2))
             with pytest.raises(StreamingQueryException) as caught:
                 assert query.awaitTermination(WAIT_SECONDS)
-            wait_until(lambda: len(commits(table)) == 3)
+            wait_until(lambda: len(commits(table)) == 3, WAIT_SECONDS)
         finally:
             second.stop()
     finally:
@@ -362,7 +355,7 @@ def test_another_checkpoint_needs_takeover(feed: Feed, table: Table, tmp_path: P
     feed.put(event(1))
     run(feed.read(), table, tmp_path)
     # Its writer is closed by a listener; until then it is known to run, and is to be stopped first.
-    wait_until(lambda: not newest_heartbeats(open_store(table.uri)))
+    wait_until(lambda: not newest_heartbeats(open_store(table.uri)), WAIT_SECONDS)
     before = table.snapshot().cut
     with pytest.raises(Conflict, match="takeover=True") as refused:
         run(feed.read(), table, tmp_path, checkpoint=str(tmp_path / "other"))
@@ -386,7 +379,7 @@ def test_the_writer_is_always_closed(feed: Feed, table: Table, tmp_path: Path, m
     )  # fmt: skip
     stopped.stop()
     assert len(made) == 3
-    wait_until(lambda: not any(writer._open for writer in made))
+    wait_until(lambda: not any(writer._open for writer in made), WAIT_SECONDS)
 
 
 def test_a_writer_without_messages_sends_heartbeats(spark: SparkSession, tmp_path: Path) -> None:

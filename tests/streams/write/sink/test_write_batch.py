@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.faulty_store import FakeClock
 from tests.streams.write.sink.conftest import CONFIG
 from tests.streams.write.sink.rig import COLUMNS, TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
-from tests.streams.write.sink.test_exactly_once import wait_until
+from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.core.names import LaneName
 from weft.storage.errors import Conflict, Fenced, GapError, InvalidInput
@@ -79,7 +79,7 @@ class Held:
 
     def started(self, pool: ThreadPoolExecutor, write: Callable[[DataFrame], Commit]) -> Future[Commit]:
         job = pool.submit(write, self.frame)
-        wait_until(lambda: self._begun.exists() or job.done())
+        wait_until(lambda: self._begun.exists() or job.done(), WAIT_SECONDS)
         return job
 
     def let_go(self) -> None:
@@ -235,6 +235,6 @@ def test_a_long_job_sends_heartbeats(tmp_path: Path) -> None:
     with table.writer("orders") as writer:
         with send_heartbeats(writer, every=0.01):
             clock.time_ms += 10 * EVERY_MS
-            wait_until(lambda: last_sign() == clock.time_ms)
+            wait_until(lambda: last_sign() == clock.time_ms, WAIT_SECONDS)
             assert is_beating()
         assert not is_beating()
