@@ -228,13 +228,15 @@ def test_customers_that_did_not_change_cost_no_scan_of_foreign_keys(shop: Shop) 
     shop.order(7, 2)
     follower.batch()
     (task,) = follower.reader.partitions(start, follower.offset)
-    assert {part.group for part in task.task.after.slices} == {part.group for part in task.task.touched.slices}
-    assert task.scan.referring == ()
+    assert {part.group for part in task.value.task.after.slices} == {
+        part.group for part in task.value.task.touched.slices
+    }
+    assert task.value.read.__self__.referring == ()
     start = follower.offset
     shop.customer(2, "Bobby", ts=2)
     follower.batch()
-    tasks = follower.reader.partitions(start, follower.offset)
-    assert [each.changes.after.scan.at for each in tasks[0].scan.referring] == [shop.customers.snapshot().cut]
+    scan = follower.reader.partitions(start, follower.offset)[0].value.read.__self__
+    assert [each.changes.after.scan.at for each in scan.referring] == [shop.customers.snapshot().cut]
 
 
 @pytest.mark.usefixtures("small_tasks")

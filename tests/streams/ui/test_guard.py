@@ -274,7 +274,7 @@ def test_assets_have_their_licences(client: TestClient) -> None:
 def test_every_file_of_the_page_is_in_the_wheel() -> None:
     import weft.streams.ui
 
-    folder = Path(weft.streams.ui.__file__).parent
+    folder = Path(weft.streams.ui.__file__).resolve().parent
     project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())
     packed = {
         path
