@@ -28,7 +28,19 @@ MARK: Final = "weft-environment"
 READY: Final = "weft-ready"
 IN_DEV: Final = frozenset({"ui", "docs"})
 """Extras that the tools for development include."""
-WORKS: Final = "import weft.storage, weft.streams"
+IN_CHECKOUT: Final = 3
+"""Exit code of `IMPORT_WEFT` if a module of the checkout is faulty: making the environment anew would not help."""
+IMPORT_WEFT: Final = f"""
+import os, sys, traceback
+try:
+    import weft.storage, weft.streams
+except Exception as error:
+    frames = traceback.extract_tb(error.__traceback__)
+    path = error.filename if isinstance(error, SyntaxError) else frames[-1].filename
+    traceback.print_exc()
+    elsewhere = isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "weft"
+    sys.exit(1 if elsewhere or "site-packages" in path or not os.path.isfile(path) else {IN_CHECKOUT})
+"""
 WAIT_SECONDS: Final = 1800.0
 """How long another process may take; a slow network needs some minutes for Spark's 450 MB."""
 POLL_SECONDS: Final = 0.5
@@ -76,15 +88,22 @@ def is_ready(folder: Path, fingerprint: str, extra: str) -> bool:
     return any(_read(folder / name) == fingerprint for name in names)
 
 
-def works(folder: Path) -> str:
-    """Empty if weft can be imported in an environment, else the last line of the error."""
+def find_damage(folder: Path) -> str:
+    """Why an environment must be made anew: the last line of the error, or an empty string.
+
+    A fault in a module of the checkout is not damage. It is printed, and the environment stays as it is.
+    """
     # Not from the current folder, and not with the variables of the caller.
-    command = [str(folder / "bin" / "python"), "-I", "-c", WORKS]
+    command = [str(folder / "bin" / "python"), "-I", "-c", IMPORT_WEFT]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     except OSError as error:
         return str(error)
-    return "" if done.returncode == 0 else (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+    if done.returncode == IN_CHECKOUT:
+        sys.stderr.write(f"{done.stderr}weft: the environment is complete, but this checkout cannot be imported\n")
+    if done.returncode in {0, IN_CHECKOUT}:
+        return ""
+    return (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
 
 
 def make(folder: Path, fingerprint: str, extra: str) -> None:
@@ -93,7 +112,7 @@ def make(folder: Path, fingerprint: str, extra: str) -> None:
     Raises:
         SetupFailed: It could not be made.
     """
-    if is_ready(folder, fingerprint, extra) and not works(folder):
+    if is_ready(folder, fingerprint, extra) and not find_damage(folder):
         return
     progress = Progress()
     mark = _own(folder)
@@ -103,7 +122,7 @@ def make(folder: Path, fingerprint: str, extra: str) -> None:
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         ready = {path for path in folder.glob(f"{READY}*") if _read(path) == fingerprint}
-        damage = works(folder) if ready else ""
+        damage = find_damage(folder) if ready else ""
         if is_ready(folder, fingerprint, extra) and not damage:
             return  # the process that had the lock has made it
         if damage:
@@ -115,7 +134,7 @@ def make(folder: Path, fingerprint: str, extra: str) -> None:
             _make_empty(folder, lock.fileno(), progress)
         _install(folder, extra, lock.fileno(), progress)
         progress.step("checking that weft can be imported")
-        if damage := works(folder):
+        if damage := find_damage(folder):
             raise SetupFailed(f"{folder} does not work: {damage}\nDelete it (rm -r {folder}) and run this again.")
         for path in ready | {folder / READY, folder / f"{READY}-{extra}"}:
             path.write_text(f"{fingerprint}\n", encoding="utf-8")

@@ -225,3 +225,20 @@ def test_a_zsh_on_a_terminal_takes_comments_of_the_documents_for_comments(projec
         check=True,
     )
     assert done.stdout.split() == ["shown"]
+
+
+def test_a_faulty_module_of_the_checkout_leaves_the_environment(project: Path, start: Start) -> None:
+    """Making it anew takes minutes, and does not mend a mistyped line."""
+    code, said = start().ends()
+    assert code == 0, said
+    for fault in ("def broken(:", "import weft.storage.gone", "from weft import gone", "1 / 0"):
+        (project / "weft" / "streams" / "__init__.py").write_text(f"{fault}\n")
+        code, said = start("source deploy/setup.sh && weft_setup").ends()
+        assert code == 0, said
+        assert "the environment is complete, but this checkout cannot be imported" in said
+        assert fault in said
+        assert "making" not in said
+    (project / "weft" / "streams" / "__init__.py").write_text("import a_package_that_is_not_installed\n")
+    code, said = start("source deploy/setup.sh && weft_setup").ends()
+    assert code != 0
+    assert "is damaged, and is made anew" in said
