@@ -15,9 +15,9 @@ from weft.storage.bounded_cache import BoundedCache
 from weft.storage.core.log.archive_codec import Archive, Chunks, decode_archive
 from weft.storage.core.log.cut import Seqs
 from weft.storage.core.log.needed_files import ENDLESS
-from weft.storage.core.names import TABLE_LANE, LaneName, Path, archive_path, slot_path
+from weft.storage.core.names import TABLE_LANE, LaneName, archive_path, slot_path
 from weft.storage.environment import Tuning
-from weft.storage.store.object_store import ObjectStore, missing
+from weft.storage.store.object_store import ObjectStore, get_all, missing
 
 ASK_AT_ONCE: Final = 64  # number of archives in one round of requests; those that exist are read completely
 
@@ -27,7 +27,7 @@ Slot = tuple[LaneName, int]
 class Archives:
     """The slots and archives of one table, as far as this process has read them. Thread-safe.
 
-    Errors of the store are raised unchanged, because `CommitLog.publish` distinguishes a refusal from no answer.
+    Errors of the store are raised unchanged, because `publish_entry` distinguishes a refusal from no answer.
     """
 
     def __init__(self, store: ObjectStore, tuning: Tuning) -> None:
@@ -63,7 +63,9 @@ class Archives:
             chunks = [(lane, chunk) for lane, chunk in chunks if last(chunk) <= ends.get(lane, ENDLESS)]
         for start in range(0, len(chunks), ASK_AT_ONCE):
             part = chunks[start : start + ASK_AT_ONCE]
-            for (lane, chunk), data in zip(part, self._get([archive_path(*key) for key in part]), strict=True):
+            for (lane, chunk), data in zip(
+                part, get_all(self._store, [archive_path(*key) for key in part]), strict=True
+            ):
                 if data is not None:
                     self._keep(decode_archive(data, lane, chunk, self.chunks))
         return any(self.knows(slot) for slot in slot_list)
@@ -79,7 +81,7 @@ class Archives:
         if before is None or self.knows(slot):
             return self.ask([slot]), None
         lane, chunk = slot[0], self.chunks.of(slot[1])
-        archive, object_before = self._get([archive_path(lane, chunk), slot_path(*before)])
+        archive, object_before = get_all(self._store, [archive_path(lane, chunk), slot_path(*before)])
         if archive is not None:
             self._keep(decode_archive(archive, lane, chunk, self.chunks))
         return archive is not None, object_before
@@ -116,12 +118,7 @@ class Archives:
     def in_slots(self, slots: Sequence[Slot]) -> dict[Slot, bytes | None]:
         """Content of the slots that are not known to be archived; None for a slot without an object."""
         unarchived = [slot for slot in slots if not self.knows(slot)]
-        return dict(zip(unarchived, self._get([slot_path(*slot) for slot in unarchived]), strict=True))
-
-    def _get(self, paths: Sequence[Path]) -> Sequence[bytes | None]:
-        if len(paths) <= 1:
-            return [self._store.get(path) for path in paths]
-        return self._store.get_many(paths)
+        return dict(zip(unarchived, get_all(self._store, [slot_path(*slot) for slot in unarchived]), strict=True))
 
     def _keep(self, archive: Archive) -> None:
         key = (archive.lane, archive.chunk)

@@ -19,12 +19,13 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
 from weft.storage.core.log.cut import Span, in_spans
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.newest_slices import SlicePart, Slices
 from weft.storage.core.log.sealed import digest
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import (
     TABLE_LANE,
     LaneName,

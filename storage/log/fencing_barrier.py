@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft.storage.core.log.entries import FINISH, Claim, Data, Done, Header
+from weft.storage.core.log.entries import Claim, Data, Done, Header, lane_entries
+from weft.storage.core.log.features import FINISH
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName
 from weft.storage.errors import Conflict
-from weft.storage.log.commit_log import lane_entries
 from weft.storage.log.entry_header import NO_ENTRY, Head, next_header
 from weft.storage.log.table_log import TableLog
 

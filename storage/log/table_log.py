@@ -14,10 +14,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from weft.storage.clock import Stamps, arrival, stamps_of
 from weft.storage.core.log import cut
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry
+from weft.storage.core.log.entries import Data, Entry, Header, LaneEntry, TableEntry, lane_entries, table_entries
 from weft.storage.core.log.file_refs import LogFile
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, describe_lane, slot_path
 from weft.storage.core.plan.slices import LiveFile
 from weft.storage.environment import Environment
@@ -32,7 +33,7 @@ from weft.storage.errors import (
 )
 from weft.storage.log.archived_entries import Slot
 from weft.storage.log.checkpoint_store import Checkpoints
-from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane, table_entries
+from weft.storage.log.commit_log import CommitLog, read_table_lane
 from weft.storage.log.entry_header import NO_ENTRY, next_header
 from weft.storage.log.one_moment import OneMoment
 from weft.storage.log.pins import unexpired
@@ -496,7 +497,7 @@ class TableLog:
             for entry in tail:
                 if isinstance(entry, Data) and not cut.in_spans(spans, entry.seq):
                     live.extend((entry, file) for file in entry.files)
-        indexes = self.commit_log.indexes([file for _, file in live])
+        indexes = self.commit_log.sidecars.indexes([file for _, file in live])
         live_files = [
             LiveFile(entry.lane, entry.seq, arrival(entry.stamp, state.lanes[entry.lane].lane_id), file, index)
             for (entry, file), index in zip(live, indexes, strict=True)
@@ -506,10 +507,10 @@ class TableLog:
 
     def _fold_files(self, state: TableState) -> list[LiveFile]:
         live = [(fold, file) for fold in state.folds for file in fold.files]
-        indexes = self.commit_log.indexes([file for _, file in live])
+        indexes = self.commit_log.sidecars.indexes([file for _, file in live])
         # Indexes of folds that are not live any more are dropped; a read of an older snapshot fetches them again.
         previous, self._folded = self._folded, {file.file.path: file for _, file in live}
-        self.commit_log.forget_indexes([file for path, file in previous.items() if path not in self._folded])
+        self.commit_log.sidecars.forget_indexes([file for path, file in previous.items() if path not in self._folded])
         return [
             LiveFile(TABLE_LANE, fold.slot, 0, file, index, fold.to)
             for (fold, file), index in zip(live, indexes, strict=True)

@@ -24,7 +24,7 @@ import pyarrow as pa
 from weft.storage.clock import LANE_BITS
 from weft.storage.core import names
 from weft.storage.core.arrays import Arrays
-from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.features import ERASE, REWRITTEN
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.model import Ttl
 from weft.storage.core.plan.memory_cost import cut_by_size

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.storage.config.table_config import MAX_BUCKETS
-from weft.storage.core.log.entries import BUCKETS, Schema
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.log.features import BUCKETS
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, InvalidInput

@@ -22,8 +22,8 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from weft.storage.core.log.cut import Span, in_spans, parse_cut
-from weft.storage.core.log.entries import FINISH, Claim, Data, Header, LaneAdd
-from weft.storage.core.log.features import writable_features
+from weft.storage.core.log.entries import Claim, Data, Header, LaneAdd
+from weft.storage.core.log.features import FINISH, writable_features
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.table_state import Lane, TableState
 from weft.storage.core.names import LaneName, StreamName, lane_name

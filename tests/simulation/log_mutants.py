@@ -26,6 +26,7 @@ from weft.storage.log.checkpoint_store import Checkpoints, StoredParts
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.lane_reader import Tail
 from weft.storage.log.one_moment import OneMoment
+from weft.storage.log.publish_entry import Publisher
 from weft.storage.log.table_log import HeadCut, TableLog
 from weft.storage.services.clean import archive_log
 from weft.storage.services.compaction import compaction, compaction_task, merged_rows
@@ -149,7 +150,7 @@ SLOTS_AND_CLAIMS: Final = {
     "S3 a claim keeps the epoch": Mutant(CommitLog, "publish", publishes(keeps_the_epoch)),
     "S3 a fenced writer goes on after the claim": Mutant(CommitLog, "publish", goes_on_after_a_lost_race),
     "S4 a lost commit is acknowledged": Mutant(CommitLog, "publish", acknowledges_what_it_lost),
-    "S4 silence is taken for consent": Mutant(CommitLog, "_mine", always(True)),
+    "S4 silence is taken for consent": Mutant(Publisher, "_is_published", always(True)),
     "S5 a commit does not say which batch it is": Mutant(CommitLog, "publish", says(query_id="", batch=0)),
     "S6 a batch is forgotten": Mutant(Writer, "_find_replayed", always(None)),
     "S6 an old batch is not looked up": Mutant(Writer, "_look_up", always(None)),

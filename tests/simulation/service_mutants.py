@@ -13,7 +13,7 @@ from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
 from weft.storage.clock import Stamps
 from weft.storage.core import names
-from weft.storage.core.log import cut, redaction, table_state
+from weft.storage.core.log import apply_entries, cut, redaction
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import LaneAdd, Plan
 from weft.storage.core.log.file_refs import Blocks, LogIndex, LogRanges
@@ -137,7 +137,7 @@ BARRIERS: Final = {
     "S18 a compaction of rolled back commits is published": Mutant(
         compaction._Publisher, "_publish", publishes_for_a_plan_that_ended, rare=True
     ),
-    "S18 a slice from before a restore stays the newest": Mutant(table_state, "_done", keeps_newer_slices),
+    "S18 a slice from before a restore stays the newest": Mutant(apply_entries, "_done", keeps_newer_slices),
     "S19 a reader does not look at the revision": Mutant(
         table_log, "_count_valid", lambda _: lambda tail, rev: len(tail), rare=True
     ),
@@ -168,7 +168,7 @@ def leaves_an_empty_index(_: Any) -> Any:
 
 ERASING: Final = {
     "S26 a compaction that began before an erase goes on": Mutant(
-        table_state, "_with_slices", keeps_open_plans, "erase"
+        apply_entries, "_with_slices", keeps_open_plans, "erase"
     ),
     "S26 a compaction begins from before an erase": Mutant(service_plan, "_publish_plan", plans_unchecked, "erase"),
     "S26 log files are not searched": Mutant(KeySearch, "in_logs", always([]), "erase"),

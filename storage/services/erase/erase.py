@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.features import ERASE, REWRITTEN
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.core.names import ParsedPath, Path

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from weft.storage.core.log import entries
 from weft.storage.core.log.archive_codec import Chunks
-from weft.storage.core.log.entries import Entry, Unresolved
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.log.entry_codec import Unresolved, decode_entry
 from weft.storage.core.log.file_refs import Sidecar
 from weft.storage.core.names import (
     LaneName,
@@ -165,7 +165,7 @@ class _SlotReader:
                 at.damage("S2", "the entry was listed, but is missing")
             return None
         try:
-            return entries.decode_entry(data, self._lane, seq)
+            return decode_entry(data, self._lane, seq)
         except CorruptData as error:
             at.damage("S1", f"{error.message}; readers and writers stop here")
         except UnsupportedFormat as error:

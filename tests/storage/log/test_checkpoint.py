@@ -14,16 +14,18 @@ from tests.storage.support.history import STEPS, History
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tune, tuned
 from weft import Table
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
 from weft.storage.core.log.cut import Span, in_spans
+from weft.storage.core.log.entries import lane_entries
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.sealed import seal
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from weft.storage.environment import Environment
 from weft.storage.log import checkpoint_store
 from weft.storage.log.checkpoint_store import Checkpoints, agreed
-from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane
+from weft.storage.log.commit_log import CommitLog, read_table_lane
 from weft.storage.services.verify.findings import Severity
 from weft.storage.store.object_store import ObjectStore
 from weft.storage.store.open_store import open_store

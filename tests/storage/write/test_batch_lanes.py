@@ -13,7 +13,7 @@ from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, contents, new_uri, orders
 from tests.tuning import tune
 from weft import Table
-from weft.storage.core.log.entries import FINISH
+from weft.storage.core.log.features import FINISH
 from weft.storage.core.names import LaneName, Path
 from weft.storage.errors import CommitUnknown, Fenced, InvalidInput, StoreRefused
 from weft.storage.log.heartbeat import EVERY_MS
