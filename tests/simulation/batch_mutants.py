@@ -12,8 +12,8 @@ from weft.storage.log import fencing_barrier
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.read import lane_watermarks
 from weft.storage.services.clean import clean
-from weft.storage.write import batch_lanes, writer
-from weft.storage.write.writer import Writer
+from weft.storage.write import batch_lanes, lane_claim
+from weft.storage.write.lane_claim import LaneClaim
 
 THEME: Final = "batches"
 
@@ -27,7 +27,7 @@ def all_lanes(_: Any) -> Any:
 
 
 def fences_the_winner(take: Any) -> Any:
-    def broken(self: Writer, lane: Any, last: Any, table: Any) -> bool:
+    def broken(self: LaneClaim, lane: Any, last: Any, table: Any) -> bool:
         if take(self, lane, last, table):
             return True
         return bool(take(self, lane, self._table_log.last_entries(table, [lane])[lane], table))
@@ -45,10 +45,10 @@ def like_any_other(entry: Any) -> Any:
 
 
 BATCHES: Final[Mapping[str, Mutant]] = {
-    "L5 a batch does not ask whether a lane is finished": Mutant(writer, "free_lanes", all_lanes, THEME),
-    "L5 a batch that lost a lane fences the winner": Mutant(Writer, "_take", fences_the_winner, THEME),
+    "L5 a batch does not ask whether a lane is finished": Mutant(lane_claim, "free_lanes", all_lanes, THEME),
+    "L5 a batch that lost a lane fences the winner": Mutant(LaneClaim, "_take", fences_the_winner, THEME),
     "W10 the commit of a batch does not finish its lane": Mutant(CommitLog, "publish", says(finishes=False), THEME),
-    "W10 a batch without rows keeps its lane": Mutant(Writer, "_leave_batch_lane", always(None), THEME),
+    "W10 a batch without rows keeps its lane": Mutant(LaneClaim, "leave_batch_lane", always(None), THEME),
     "W10 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
     "W10 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
     "W10 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),

@@ -31,6 +31,7 @@ from weft.storage.log.table_log import HeadCut, TableLog
 from weft.storage.services.clean import archive_log
 from weft.storage.services.compaction import compaction, compaction_task, merged_rows
 from weft.storage.services.fold import fold
+from weft.storage.write.lane_claim import LaneClaim
 from weft.storage.write.writer import Writer
 
 # Slots and claims -----------------------------------------------------------------------------------------------------
@@ -91,12 +92,12 @@ def acknowledges_what_it_lost(publish: Any) -> Any:
 
 
 def does_not_look_again_after_its_claim(_: Any) -> Any:
-    def broken(self: Writer) -> Any:
+    def broken(self: LaneClaim) -> Any:
         table = fencing_barrier.complete_fencing_barrier(self._table_log)
         self._declare_lane()
-        if self._table_log.refresh().lanes[self._lane].closed is not None:
+        if self._table_log.refresh().lanes[self.lane].closed is not None:
             raise Conflict("closed", hint="")
-        self._claim(table.rolled_back.get(self._lane, ()))
+        self._claim(table.rolled_back.get(self.lane, ()))
         return self._table_log.refresh()
 
     return broken
@@ -158,7 +159,7 @@ SLOTS_AND_CLAIMS: Final = {
     "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agreed", takes_any_checkpoint),
     "S7 an entry is published without its files": Mutant(SimStore, "put", loses_log_files),
     "W1 a writer does not look again after its claim": Mutant(
-        Writer, "_enter_lane", does_not_look_again_after_its_claim, "barriers"
+        LaneClaim, "enter", does_not_look_again_after_its_claim, "barriers"
     ),
 }
 

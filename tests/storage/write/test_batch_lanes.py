@@ -347,8 +347,8 @@ def test_a_lane_whose_batch_died_before_its_claim_is_finished_by_a_clean(table: 
     with table.writer("orders", lateness=0) as writer:
         writer.append(orders(1, ts=50))
     died = table.batch_writer("orders")
-    died._add_feature(table.state())
-    died._declare_lane()
+    died._claim.add_feature(table.state())
+    died._claim._declare_lane()
     assert table.watermarks()["orders"]["order"].value is None
     table.clean(dt.timedelta(0), abandon_after=dt.timedelta(0))
     assert table.watermarks()["orders"]["order"].value == 50
