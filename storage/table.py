@@ -42,7 +42,7 @@ from weft.storage.alter import (
 from weft.storage.clock import Clock, Stamps, stamps_of
 from weft.storage.config.table_config import TableConfig
 from weft.storage.core.log.features import writable_features
-from weft.storage.core.log.table_state import TableState
+from weft.storage.core.log.table_state import TableState, check_writable
 from weft.storage.core.names import lane_name
 from weft.storage.core.plan.due_policy import DuePolicy
 from weft.storage.core.plan.watermarks import Lateness, Value, Watermarks
@@ -50,7 +50,7 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment, open_environment
 from weft.storage.errors import InvalidInput, NotOneMoment, TableError
 from weft.storage.log.fencing_barrier import complete_fencing_barrier
-from weft.storage.log.table_log import TableLog, check_writable
+from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import Marker, publish_mark
 from weft.storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
 from weft.storage.read.changes.change_scan import expiring

@@ -25,6 +25,7 @@ class Sidecars:
     def __init__(self, env: Environment) -> None:
         self._env = env
         self._indexes: dict[Path, LogIndex] = {}
+        self._fold_files: dict[Path, LogFile] = {}
 
     def write_list(self, entry: Entry) -> Sidecar | None:
         """Write the list of an entry to a sidecar if it is too large for the entry; None if it is not."""
@@ -73,6 +74,19 @@ class Sidecars:
             or self._read_indexes([file.index])[file.index.path]
             for file in files
         ]
+
+    def fold_indexes(self, files: Sequence[LogFile]) -> list[LogIndex]:
+        """The indexes of the files of all live folds; those of other folds are removed from the cache.
+
+        A read of an older snapshot fetches them again.
+
+        Raises:
+            CorruptData: A sidecar is missing or damaged.
+        """
+        indexes = self.indexes(files)
+        previous, self._fold_files = self._fold_files, {file.file.path: file for file in files}
+        self.forget_indexes(file for path, file in previous.items() if path not in self._fold_files)
+        return indexes
 
     def forget_indexes(self, files: Iterable[LogFile]) -> None:
         """Remove the indexes of log files that are not read any more from the cache."""

@@ -13,6 +13,7 @@ from weft.storage.core.log import cut
 from weft.storage.core.log.entries import Mark
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import TableError
+from weft.storage.log import lane_ends
 from weft.storage.log.table_log import TableLog
 
 MARK_EVERY_MS: Final = 60_000  # between two marks the clocks of writers decide which commits a time includes
@@ -33,7 +34,7 @@ def _mark(table_log: TableLog, state: TableState, existing: cut.Seqs) -> Mark:
     """A mark that follows a state; ``existing``: an entry that exists by lane, which saves requests."""
     began = max(table_log.clock.now_ms(), state.committed_at_ms)
     # The stamp of the mark must be larger than those of the commits that it names (T1), so it is taken afterwards.
-    lanes = cut.highest(state.seen, table_log.observe_heads(state, existing))
+    lanes = cut.highest(state.seen, lane_ends.observe_heads(table_log, state, existing))
     header = table_log.header(state)
     header = header.model_copy(update={"committed_at_ms": max(began, header.committed_at_ms)})
     return Mark(**header, began_at_ms=began, lanes=lanes)

@@ -41,7 +41,7 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
     """Update a state with the entries that were added to the lane since. Raises the errors of `read_lane`."""
     log = table_log.commit_log
-    for entries_read in log.read_on(lane, state.head, lower_bound=table_log.known_entry(lane)):
+    for entries_read in log.read_on(lane, state.head, lower_bound=table_log.lower_bound(lane)):
         for entry in lane_entries(entries_read):
             state.add(entry, table_log.env.tuning.recent_commits)
         log.forget_before(lane, state.head - 1)

@@ -16,6 +16,7 @@ from weft.storage.core.log.table_state import Lane, TableState
 from weft.storage.core.modes import mode_of
 from weft.storage.core.names import TABLE_LANE, LaneName, StreamName
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.log import lane_ends
 from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import MARK_EVERY_MS
 
@@ -45,7 +46,7 @@ class OtherLanes:
         """Read the stamps of the last entries of rivals, so that the next commit wins ties against their commits."""
         self._read_ms = self._table_log.clock.now_ms()
         self._mark = table.mark
-        self.heads = self._table_log.observe_heads(table, self.heads, self._rivals(table))
+        self.heads = lane_ends.observe_heads(self._table_log, table, self.heads, self._rivals(table))
 
     def read_if_old(self, table: TableState, refreshed_ms: int) -> None:
         """Call `read` if the stamps of rivals were read more than two minutes ago, by this process or for a MARK.
@@ -85,7 +86,7 @@ class OtherLanes:
             table = self._table_log.refresh()
             new_rivals = self._ordered_rivals(table).keys() - rivals.keys()
             if new_rivals and len(rivals) + len(new_rivals) <= MAX_RIVALS_EACH_COMMIT:
-                self.heads |= self._table_log.observe_heads(table, self.heads, new_rivals)
+                self.heads |= lane_ends.observe_heads(self._table_log, table, self.heads, new_rivals)
         self._observe(tails)
         return table
 

@@ -23,13 +23,14 @@ import pyarrow as pa
 from weft.storage.core.log.cut import in_spans, parse_cut
 from weft.storage.core.log.entries import Data
 from weft.storage.core.log.features import writable_features
-from weft.storage.core.log.table_state import TableState
+from weft.storage.core.log.table_state import TableState, check_writable
 from weft.storage.core.names import LaneName, StreamName, lane_name
 from weft.storage.core.plan.watermarks import Lateness, advanced, check_lateness, watched
 from weft.storage.errors import Conflict, GapError, InvalidInput, TableError
+from weft.storage.log import lane_ends
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.heartbeat import Pulse
-from weft.storage.log.table_log import TableLog, check_writable
+from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import Marker
 from weft.storage.shown import Shown
 from weft.storage.store.object_store import check_capability
@@ -277,7 +278,7 @@ class Writer:
         table = self._loaded_table()
         self._others.read_if_old(table, self._refreshed_ms)
         self._others.look(table)
-        table_seen = table.head if seen is None else self._table_log.follow(parse_cut(seen)).head
+        table_seen = table.head if seen is None else lane_ends.follow(self._table_log, parse_cut(seen)).head
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
             **self._claim.header(table.rev, table_seen),

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.simulation.log_mutants import publishes, says
 from tests.simulation.mutant import Mutant, always
 from weft.storage.core.log.entries import Claim
-from weft.storage.log import fencing_barrier
+from weft.storage.log import fencing_barrier, lane_ends
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.read import lane_watermarks
 from weft.storage.services.clean import clean
@@ -21,7 +21,7 @@ THEME: Final = "batches"
 def all_lanes(_: Any) -> Any:
     def broken(table_log: Any, table: Any, stream: Any) -> Any:
         lanes = [lane for lane in batch_lanes.batch_lanes(table) if table.lanes[lane].stream == stream]
-        yield from table_log.last_entries(table, lanes).items()
+        yield from lane_ends.last_entries(table_log, table, lanes).items()
 
     return broken
 
@@ -30,7 +30,7 @@ def fences_the_winner(take: Any) -> Any:
     def broken(self: LaneClaim, lane: Any, last: Any, table: Any) -> bool:
         if take(self, lane, last, table):
             return True
-        return bool(take(self, lane, self._table_log.last_entries(table, [lane])[lane], table))
+        return bool(take(self, lane, lane_ends.last_entries(self._table_log, table, [lane])[lane], table))
 
     return broken
 

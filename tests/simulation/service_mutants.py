@@ -13,13 +13,13 @@ from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
 from weft.storage.clock import Stamps
 from weft.storage.core import names
-from weft.storage.core.log import apply_entries, cut, redaction
+from weft.storage.core.log import apply_entries, cut, cut_members, redaction
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import LaneAdd, Plan
 from weft.storage.core.log.file_refs import Blocks, LogIndex, LogRanges
 from weft.storage.core.log.needed_files import Needed
 from weft.storage.errors import CommitUnknown
-from weft.storage.log import fencing_barrier, table_log, time_marks
+from weft.storage.log import fencing_barrier, lane_ends, live_files, time_marks
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import snapshot, time_travel
@@ -129,7 +129,7 @@ def from_the_first_schema(apply: Any) -> Any:
 
 BARRIERS: Final = {
     "S18 rolled back commits are read": Mutant(
-        TableLog,
+        live_files,
         "committed_files",
         reads_files(lambda state, after, until: (replace(state, rolled_back={}), after, until)),
     ),
@@ -139,7 +139,7 @@ BARRIERS: Final = {
     ),
     "S18 a slice from before a restore stays the newest": Mutant(apply_entries, "_done", keeps_newer_slices),
     "S19 a reader does not look at the revision": Mutant(
-        table_log, "_count_valid", lambda _: lambda tail, rev: len(tail), rare=True
+        cut_members, "count_members", lambda _: lambda tail, rev, seen: len(tail), rare=True
     ),
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
     "S19 a schema change undoes another": Mutant(schema_changes, "apply_changes", from_the_first_schema),
@@ -286,7 +286,7 @@ def finds(change: Callable[[Any, TableLog, int], Any]) -> Callable[[Any], Any]:
 
 
 def by_the_clocks_alone(found: Any, log: TableLog, limit: int) -> Any:
-    lanes = log.last_while(log.heads(log.refresh()), lambda entry: entry.committed_at_ms <= limit)
+    lanes = lane_ends.last_while(log, lane_ends.heads(log, log.refresh()), lambda entry: entry.committed_at_ms <= limit)
     return replace(found, at=Cut(found.at.table, lanes))
 
 
@@ -302,7 +302,7 @@ def with_nothing_seen(find_moment: Any) -> Any:
 def that_bounds_nothing(first_mark_after: Any) -> Any:
     def broken(log: TableLog, newest: Any, table: int, limit_ms: int) -> Any:
         mark = first_mark_after(log, newest, table, limit_ms)
-        return None if mark is None else mark.model_copy(update={"lanes": log.heads(newest, newest.seen)})
+        return None if mark is None else mark.model_copy(update={"lanes": lane_ends.heads(log, newest, newest.seen)})
 
     return broken
 

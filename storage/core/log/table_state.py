@@ -21,6 +21,7 @@ from weft.storage.core.log.regroup import overlapping
 from weft.storage.core.log.stored_as import stored_as
 from weft.storage.core.names import LaneName
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.errors import SnapshotExpired, UnsupportedFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +225,30 @@ class TableState:
         """The cuts of all slices, with few duplicates, and the ends of all folds; they may name retired lanes."""
         yield from self.slices.cuts()
         yield from (fold.to for fold in self.folds)
+
+
+def check_promised(state: TableState, at: Cut) -> None:
+    """Refuse a snapshot that has expired and is not a savepoint (PROTOCOL.md, R4, S16 CleanSafe).
+
+    Raises:
+        SnapshotExpired: Cleaning may delete its files, or has done so.
+    """
+    if not state.keeps(at):
+        raise SnapshotExpired(
+            f"snapshot {at} is no longer kept: snapshots before entry {state.oldest_retained} of the table lane are "
+            "expired",
+            hint="read a newer snapshot; keep one with a savepoint, or with a longer retention",
+        )
+
+
+def check_writable(state: TableState, features: frozenset[str]) -> None:
+    """Refuse to write to a table with a writer feature that is not ``features``.
+
+    Raises:
+        UnsupportedFormat: The table has such a feature.
+    """
+    unknown = sorted(state.writer_features - features)
+    if unknown:
+        raise UnsupportedFormat(
+            f"the table uses features that this version cannot write: {', '.join(unknown)}", hint="upgrade weft"
+        )
