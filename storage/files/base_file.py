@@ -157,13 +157,13 @@ class _OpenFile:
     """A file that is open for reading, and the columns to read from it.
 
     Attributes:
-        read: The file and its columns.
+        read_file: The file and its columns.
         footer: Its footer.
         source: Its bytes.
         stack: Closes it.
     """
 
-    read: ReadFile
+    read_file: ReadFile
     footer: Footer
     source: pa.NativeFile
     stack: contextlib.ExitStack
@@ -171,10 +171,10 @@ class _OpenFile:
     _tail: pa.Buffer | None = None
 
     @classmethod
-    def of(cls, env: Environment, read: ReadFile, stack: contextlib.ExitStack) -> _OpenFile:
-        file = read.file
+    def of(cls, env: Environment, read_file: ReadFile, stack: contextlib.ExitStack) -> _OpenFile:
+        file = read_file.file
         source = stack.enter_context(env.store.open_input(file.path, file.size, [tail_range(file)]))
-        return cls(read, FOOTERS.read(env.store, file, lambda: read_metadata(source, file)), source, stack)
+        return cls(read_file, FOOTERS.read(env.store, file, lambda: read_metadata(source, file)), source, stack)
 
     @property
     def parquet(self) -> pq.ParquetFile:
@@ -185,7 +185,7 @@ class _OpenFile:
                 metadata=self.footer.metadata,
                 pre_buffer=pre_buffer,
                 page_checksum_verification=True,
-                read_dictionary=dictionary_columns(self.footer, self.read.columns),
+                read_dictionary=dictionary_columns(self.footer, self.read_file.columns),
             )
             self._parquet = self.stack.enter_context(parquet_file)
         return self._parquet
@@ -194,12 +194,12 @@ class _OpenFile:
         """Whether a row group can have one of some values in a column, by its Bloom filter if there is one."""
         chunk = self.footer.metadata.row_group(row_group).column(self.footer.leaves[name])
         offset, length = chunk.bloom_filter_offset, chunk.bloom_filter_length
-        begin, size = tail_range(self.read.file)
+        begin, size = tail_range(self.read_file.file)
         if offset is None or length is None or offset < begin:
             return True
         if self._tail is None:
             tail = self.source.read_at(size, begin)
-            check_tail(tail, self.read.file)
+            check_tail(tail, self.read_file.file)
             self._tail = pa.py_buffer(tail)
         return may_contain(self._tail.slice(offset - begin, length), values, arrow_type)
 
@@ -209,14 +209,14 @@ def _stored_columns(sources: Sequence[_OpenFile], schema: TableSchema, overlays:
     if not overlays:
         return list(sources[0].footer.schema.names)
     keys = {*schema.key, schema.sort_column}
-    return [name for file in sources for name in file.footer.schema.names if name in keys.union(file.read.columns)]
+    return [name for file in sources for name in file.footer.schema.names if name in keys.union(file.read_file.columns)]
 
 
 def _decode_all(sources: Sequence[_OpenFile], numbers: Sequence[int], columns: Sequence[str]) -> dict[str, pa.Array]:
     """Columns of consecutive row groups, each from its file."""
     rows: dict[str, pa.Array] = {}
     for source in sources:
-        in_file = frozenset(source.read.columns)
+        in_file = frozenset(source.read_file.columns)
         file_columns = columns if len(sources) == 1 else [name for name in columns if name in in_file]
         rows |= _decode(source.parquet, source.footer, numbers, file_columns)
     return rows if len(sources) == 1 else {name: rows[name] for name in columns}
@@ -230,13 +230,13 @@ def _check_aligned(sources: Sequence[_OpenFile], schema: TableSchema, base: File
     """
     first = sources[0].footer
     for source in sources:
-        has_same_rows = source.footer.starts == first.starts and source.read.file.rows == base.rows
+        has_same_rows = source.footer.starts == first.starts and source.read_file.file.rows == base.rows
         if not has_same_rows or any(
             key_span(source.footer, schema, number) != key_span(first, schema, number)
             for number in (range(len(first.starts) - 1) if source is not sources[0] else ())
         ):
             raise CorruptData(
-                f"the rows of {source.read.file.path} are not those of {base.path}",
+                f"the rows of {source.read_file.file.path} are not those of {base.path}",
                 hint="restore both files from one copy, or report this if neither was changed",
             )
 
@@ -261,7 +261,7 @@ class _Statistics:
 
     def column_range(self, name: str) -> ColumnRange | None:
         in_first = self.alone or name == self.schema.sort_column
-        source = self.sources[0] if in_first else next((s for s in self.sources if name in s.read.columns), None)
+        source = self.sources[0] if in_first else next((s for s in self.sources if name in s.read_file.columns), None)
         if source is None or (self.usable is not None and name not in self.usable):
             return None
         values = row_group_range(source.footer, self.schema, self.number, name)

@@ -58,9 +58,9 @@ class Footers(BoundedCache[tuple[str, FileRef], Footer]):
     def __init__(self, max_bytes: int) -> None:
         super().__init__(max_bytes, lambda footer: footer.metadata.serialized_size, keeps_newest=True)
 
-    def read(self, store: ObjectStore, file: FileRef, read: Callable[[], pq.FileMetaData]) -> Footer:
-        """The footer of a file; calls ``read`` if it is not in the cache, without holding a lock."""
-        return self.get((store.uri, file), lambda: Footer.of(read()))
+    def read(self, store: ObjectStore, file: FileRef, load: Callable[[], pq.FileMetaData]) -> Footer:
+        """The footer of a file; calls ``load`` if it is not in the cache, without holding a lock."""
+        return self.get((store.uri, file), lambda: Footer.of(load()))
 
 
 FOOTERS: Final = Footers(MAX_BYTES)

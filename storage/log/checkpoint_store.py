@@ -51,7 +51,7 @@ class StoredParts:
     """The slices of one checkpoint in the store."""
 
     def __init__(self, store: ObjectStore, path: Path, size: int, replay: Callable[[], TableState]) -> None:
-        """``replay`` gives the state of the same prefix without this checkpoint; raises CorruptData if it cannot."""
+        """``replay`` gives the state of the same prefix without this checkpoint, or raises CorruptData."""
         self._store, self._path, self._size, self._replay = store, path, size, replay
         self._replayed: Slices | None = None
 
@@ -109,7 +109,9 @@ class Checkpoints:
             data, entry = self._with_entry(lane, head, path)
             return (decode_lane(data) if data is not None else None), entry
 
-        state = self._newest(log, lane, read, None, lambda state: agreed(rolled_back, state.rolled_back, state.head))
+        state = self._newest(
+            log, lane, read, None, lambda state: agree_up_to(rolled_back, state.rolled_back, state.head)
+        )
         if state is not None:
             state.rolled_back = rolled_back
         return state
@@ -243,7 +245,7 @@ def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, 
             yield head, Path(f"{folder}/{name}"), size
 
 
-def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
+def agree_up_to(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
     """The entry, ``head`` at most, up to which two lists of spans contain the same entries."""
     edges = sorted({0, head, *(edge for span in (*first, *second) for edge in span if edge < head)})
     for after, _ in itertools.pairwise(edges):

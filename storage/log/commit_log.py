@@ -172,7 +172,7 @@ class CommitLog:
             if not doubtful:
                 break
             with normalise_errors(slot_path(*doubtful[0])):
-                self.archives.ask(doubtful)
+                self.archives.request(doubtful)
             doubts = ()
             for tail in tails.values():
                 tail.settle(self.archives.knows)
@@ -194,7 +194,7 @@ class CommitLog:
             ahead = [(lane, seq) for lane, seq in ahead if self.archives.knows((lane, seq - 1))]
             slots = [(tail.lane, seq) for tail, window in windows for seq in window]
             with normalise_errors(slot_path(*slots[0])):
-                self.archives.ask(ahead)
+                self.archives.request(ahead)
                 archived = {slot: self.archives.content(slot) for slot in slots if self.archives.knows(slot)}
                 unread = [slot for slot in slots if slot not in archived]
                 objects = get_all(self._env.store, [slot_path(*slot) for slot in unread])
@@ -257,7 +257,7 @@ class CommitLog:
                 (lane, seq) for lane, search in searches.items() for seq in search.doubtful(low=condition is not None)
             ]
             with normalise_errors(slot_path(*(ends[0] if ends else (TABLE_LANE, 1)))):
-                if not self.archives.ask(ends):
+                if not self.archives.request(ends):
                     return {lane: search.low for lane, search in searches.items()}
 
     def _probe(
@@ -274,7 +274,7 @@ class CommitLog:
         with normalise_errors(slot_path(*slots[0])):
             data = self.archives.in_slots(uncached)
             free = {slot for slot, content in data.items() if content is None} & unsure
-            self.archives.ask(free)
+            self.archives.request(free)
             for slot in slots:
                 is_archived = slot not in cached and self.archives.knows(slot)
                 is_sure = slot in cached or is_archived or slot in free

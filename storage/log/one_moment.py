@@ -72,11 +72,11 @@ class OneMoment:
 
     def _note(self, tails: Sequence[Tail]) -> None:
         for tail in tails:
-            fresh = tail.entries[self._noted.get(tail.lane, 0) :]
+            new_entries = tail.entries[self._noted.get(tail.lane, 0) :]
             self._noted[tail.lane] = len(tail.entries)
             commits = [
                 entry
-                for entry in fresh
+                for entry in new_entries
                 if isinstance(entry, Data) and entry.seq > self._existing.get(tail.lane, 0) and self._belongs(entry)
             ]
             if commits and self._round:

@@ -43,7 +43,9 @@ class Publisher:
                 if store.put_if_absent(path, data):
                     failure = "it was written, and the store does not answer whether the slot was archived before"
                     # If the slot was archived and deleted since the lane was read, the archive has the entry that won.
-                    is_archived, previous = self._archives.ask_after_put((entry.lane, entry.seq), _slot_before(entry))
+                    is_archived, previous = self._archives.request_after_put(
+                        (entry.lane, entry.seq), _slot_before(entry)
+                    )
                     if not is_archived:
                         self._check_before(entry, previous)
                         return self._cache.add(entry)
@@ -100,13 +102,13 @@ class Publisher:
         Raises:
             CorruptData: The entry before it is not there.
         """
-        before = _slot_before(entry)
-        if before is None or (previous is not None and entry.prev_id.encode() in previous):
+        slot = _slot_before(entry)
+        if slot is None or (previous is not None and entry.prev_id.encode() in previous):
             return
-        (previous,) = self._archives.read([before])
+        (previous,) = self._archives.read([slot])
         if previous is None or entry.prev_id.encode() not in previous:
             raise CorruptData(
-                f"the table at {self._env.store.uri} was moved, deleted or replaced: {slot_path(*before)} is gone, so "
+                f"the table at {self._env.store.uri} was moved, deleted or replaced: {slot_path(*slot)} is gone, so "
                 f"{entry.kind} {entry.seq} of {describe_lane(entry.lane)} was written where nobody reads it",
                 hint="stop its writers and services, delete what they left there, move it back, and start them again",
             )

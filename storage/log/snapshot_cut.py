@@ -55,7 +55,7 @@ def newest_cut(table_log: TableLog, *, moment: bool = False) -> HeadCut:
         doubts: list[Slot] = []
         state = table_log.refresh_with_doubts(doubts)
         start = state.log_start()
-        rounds = OneMoment(state.seen, partial(cut_members.belongs_to, rev=state.rev, seen=state.head))
+        rounds = OneMoment(state.seen, partial(cut_members.belongs_to, rev=state.rev, head=state.head))
         tails = table_log.commit_log.read_tails(
             {lane.name: (start.get(lane.name, 0), lane.closed) for lane in state.lanes.values()},
             state.seen,
@@ -64,13 +64,13 @@ def newest_cut(table_log: TableLog, *, moment: bool = False) -> HeadCut:
         )
         if any(table_log.commit_log.archives.knows(slot) for slot in doubts):
             continue  # the table lane has entries after T, in an archive
-        table_seen = state.head if rounds.is_one or not moment else state.head - 1
-        if table_seen < state.head:
+        head = state.head if rounds.is_one or not moment else state.head - 1
+        if head < state.head:
             cut_members.check_tells_table_seen(state, tails)
         lanes = {}
         for lane, tail in tails.items():
             base_seq = start.get(lane, 0)
-            lanes[lane] = base_seq + cut_members.count_members(lane_entries(tail), state.rev, table_seen)
+            lanes[lane] = base_seq + cut_members.count_members(lane_entries(tail), state.rev, head)
             table_log.commit_log.forget_before(lane, base_seq)
         if state.readable_at(lanes):
             return HeadCut(state, Cut(state.head, lanes), rounds.is_one or moment)
@@ -99,9 +99,9 @@ def ends_at_moment(table_log: TableLog, state: TableState, ends: cut.Seqs) -> di
     }
     tails = table_log.commit_log.read_tails({lane: (seq, until[lane]) for lane, seq in starts.items()})
     cut_members.check_tells_table_seen(state, tails)
-    rev, seen = state.rev, state.head - 1
+    rev, head = state.rev, state.head - 1
     return {
-        lane: starts[lane] + cut_members.count_members(lane_entries(tail), rev, seen) for lane, tail in tails.items()
+        lane: starts[lane] + cut_members.count_members(lane_entries(tail), rev, head) for lane, tail in tails.items()
     }
 
 

@@ -32,7 +32,7 @@ from weft.storage.store.object_store import normalise_errors
 
 MAX_PUBLISH_TRIES: Final = 100  # each lost race is an entry of another process
 LOOKS: Final = 8
-"""Looks for a newer checkpoint while a process publishes the entries between two; each lists the checkpoints."""
+"""Searches for a newer checkpoint while as many entries are published as there are between two checkpoints."""
 
 T = TypeVar("T", bound=TableEntry)
 
@@ -43,7 +43,7 @@ class TableLog:
     def __init__(self, env: Environment, stamps: Stamps) -> None:
         self.env, self.store, self.clock, self.stamps = env, env.store, env.clock, stamps
         self.commit_log = CommitLog(env)
-        self.commit_log.archives.announced = self.archivable
+        self.commit_log.archives.read_archivable = self.archivable
         self._lock = threading.RLock()
         self.checkpoints = Checkpoints(env)
         self._state: TableState | None = None
@@ -84,9 +84,9 @@ class TableLog:
                 self._opened_at = self._state.head if self._state is not None else 0
                 self._look_at = self._opened_at + self.env.tuning.table_checkpoint_every
             head = self._state.head if self._state is not None else 0
-            for fresh in self.commit_log.read_on(TABLE_LANE, head, window=window, doubts=doubts):
-                self._state = apply_entries(self._state, table_entries(fresh))
-                self.commit_log.forget_before(TABLE_LANE, fresh[-1].seq)
+            for part in self.commit_log.read_on(TABLE_LANE, head, window=window, doubts=doubts):
+                self._state = apply_entries(self._state, table_entries(part))
+                self.commit_log.forget_before(TABLE_LANE, part[-1].seq)
             if self._state is not None:
                 self._state = self._with_few_newer(self._state)
             else:
@@ -102,7 +102,7 @@ class TableLog:
     def _with_few_newer(self, state: TableState) -> TableState:
         """The same state, without many slices in memory that are newer than its parts."""
         if state.slices.has_unread and (state.head >= self._look_at or state.slices.has_many_newer):
-            # If there is none, it may be in the making.
+            # If there is none yet, another process may be writing it.
             self._look_at = state.head + max(self.env.tuning.table_checkpoint_every // LOOKS, 1)
             with contextlib.suppress(TableError):  # without it the state is as good
                 state = self._begin_again(state)
@@ -159,7 +159,11 @@ class TableLog:
 
         If there are entries, the table is read again: the lane may have been added since.
         """
-        if lane not in self._retired and self.commit_log.archives.taken((lane, 1)) and lane not in self.refresh().lanes:
+        if (
+            lane not in self._retired
+            and self.commit_log.archives.is_taken((lane, 1))
+            and lane not in self.refresh().lanes
+        ):
             self._retired.add(lane)
         return lane in self._retired
 
@@ -177,7 +181,7 @@ class TableLog:
         if not self.store.list(Path(TIMELINE)) and not self.store.list(Path(ARCHIVE)):
             return False
         with normalise_errors(slot_path(TABLE_LANE, 1)):
-            return not self.commit_log.archives.taken((TABLE_LANE, 1))
+            return not self.commit_log.archives.is_taken((TABLE_LANE, 1))
 
     def at(self, table: int) -> TableState:
         """Table state of an older prefix.

@@ -17,7 +17,7 @@ from weft.storage.log.fencing_barrier import complete_fencing_barrier
 from weft.storage.log.table_log import TableLog
 from weft.storage.write.write_task import Batch
 
-FIRST_ENTRIES = 100  # number of entries in which the first batch of a lane is searched: only claims come before it
+FIRST_ENTRIES = 100  # entries among which the first batch of a lane is searched: only claims come before it
 
 
 def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState:

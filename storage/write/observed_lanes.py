@@ -21,11 +21,11 @@ from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import MARK_EVERY_MS
 
 STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
-"""With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. With
-a MARK every minute, their lanes are never read."""
+"""With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. If a
+MARK is published every minute, their lanes are never read."""
 MAX_RIVALS_EACH_COMMIT: Final = 8
-"""So many rivals are read with the table lane when a commit begins. More would make the requests of a table grow with
-the square of its lanes; their lanes are read every two minutes."""
+"""Up to this many rivals are read with the table lane when a commit begins. With more of them the requests of a table
+would grow with the square of its lanes; then they are read every two minutes."""
 
 
 class OtherLanes:
@@ -70,7 +70,7 @@ class OtherLanes:
     def refresh(self, table: TableState) -> TableState:
         """Read the table lane on and, in the same round of requests, the lanes of rivals, if there are few of them.
 
-        So the next commit wins ties against commits that are visible now. Lanes that `look` reads are left out.
+        So the next commit wins ties against commits that are visible now. `read_contested` reads the other lanes.
 
         Args:
             table: The newest state that the writer knows.
@@ -91,28 +91,28 @@ class OtherLanes:
         return table
 
     def _ordered_rivals(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
-        """Lanes as `_unseen` has them that share a group with ordering columns, without those that `look` reads."""
+        """The lanes of `_unread` that share a group with ordering columns, without those of `read_contested`."""
         schema = table.schema
         ordered_groups = frozenset(name for name in schema.stream(self._stream).groups if schema.group(name).ordering)
-        contested = {lane.name for lane in self._sharing(table, _in_commit_order(schema, self._stream))}
-        return {name: ends for name, ends in self._unseen(table, ordered_groups).items() if name not in contested}
+        contested = {lane.name for lane in self._sharing(table, _commit_ordered_groups(schema, self._stream))}
+        return {name: ends for name, ends in self._unread(table, ordered_groups).items() if name not in contested}
 
-    def look(self, table: TableState) -> None:
+    def read_contested(self, table: TableState) -> None:
         """Rule W7: read the stamps of all commits that the next commit of this lane must be ordered after.
 
         These are the visible commits of streams that share a group in commit order with this lane's stream. If there is
         such a group, this takes one round of requests: the next slot of each of their lanes, and the next slot of the
         table lane, which names new lanes.
         """
-        contested = _in_commit_order(table.schema, self._stream)
+        contested = _commit_ordered_groups(table.schema, self._stream)
         if not contested:
             return
         tails = self._table_log.commit_log.read_tails(
-            {TABLE_LANE: (table.head, None), **self._unseen(table, contested)}
+            {TABLE_LANE: (table.head, None), **self._unread(table, contested)}
         )
         if tails.pop(TABLE_LANE):
             table = self._table_log.refresh()
-        if any(lane not in self.heads for lane in self._unseen(table, contested)):
+        if any(lane not in self.heads for lane in self._unread(table, contested)):
             self.read(table)
             return
         self._observe(tails)
@@ -131,9 +131,11 @@ class OtherLanes:
         groups = frozenset(table.schema.stream(self._stream).groups)
         return {lane.name for lane in self._sharing(table, groups)}
 
-    def _unseen(self, table: TableState, groups: frozenset[str]) -> dict[LaneName, tuple[int, int | None]]:
-        """Lanes that share a group, with commits that may not be read yet: the last entry that was read, and the end of
-        a closed lane.
+    def _unread(self, table: TableState, groups: frozenset[str]) -> dict[LaneName, tuple[int, int | None]]:
+        """Other lanes of streams that feed one of some groups, if they may have unread commits.
+
+        Returns:
+            For each lane the last entry that was read, and the end of a closed lane; None if it is open.
         """
         return {
             lane.name: (self.heads.get(lane.name, 0), lane.closed)
@@ -147,7 +149,7 @@ class OtherLanes:
         return [lane for lane in table.lanes.values() if lane.name != self._lane and lane.stream in streams]
 
 
-def _in_commit_order(schema: TableSchema, stream: StreamName) -> frozenset[str]:
+def _commit_ordered_groups(schema: TableSchema, stream: StreamName) -> frozenset[str]:
     """The groups of a stream in which the order of commits decides which version wins."""
     groups = (schema.group(name) for name in schema.stream(stream).groups)
     return frozenset(group.name for group in groups if mode_of(group).in_commit_order(group))

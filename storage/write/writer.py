@@ -271,13 +271,13 @@ class Writer:
         self._check_usable()
         if (ticket.lane, ticket.epoch, ticket.seq) != (self._claim.lane, self._claim.epoch, self._claim.state.head + 1):
             raise InvalidInput("the ticket is not for the next commit of this writer", hint="begin again")
-        whole = Written.joined(written)
-        rows = sum(file.file.rows for file in whole.files)
-        if not whole.files and ticket.batch is None:
-            return Commit(self._claim.lane, self._claim.state.head, 0, whole.rows_ignored, replayed=False)
+        total = Written.joined(written)
+        rows = sum(file.file.rows for file in total.files)
+        if not total.files and ticket.batch is None:
+            return Commit(self._claim.lane, self._claim.state.head, 0, total.rows_ignored, replayed=False)
         table = self._loaded_table()
         self._others.read_if_old(table, self._refreshed_ms)
-        self._others.look(table)
+        self._others.read_contested(table)
         table_seen = table.head if seen is None else lane_ends.follow(self._table_log, parse_cut(seen)).head
         query_id, number = ticket.batch or ("", 0)
         entry = Data(
@@ -286,10 +286,10 @@ class Writer:
             query_id=query_id,
             batch=number,
             rows=rows,
-            rows_ignored=whole.rows_ignored,
+            rows_ignored=total.rows_ignored,
             source=source or {},
-            files=list(whole.files),
-            watermarks=advanced(self._claim.state.watermarks, whole.seen, self._lateness, ticket.schema),
+            files=list(total.files),
+            watermarks=advanced(self._claim.state.watermarks, total.seen, self._lateness, ticket.schema),
             finishes=self._one_batch,
         )
         try:
@@ -307,8 +307,8 @@ class Writer:
             self._table_log.checkpoints.save_lane(self._claim.lane, self._claim.state)
         self._marker.mark_if_due(table, {**self._others.heads, self._claim.lane: entry.seq})
         self.heartbeat()
-        late = sum(seen.late for seen in whole.seen.values())
-        return Commit(self._claim.lane, entry.seq, rows, whole.rows_ignored, replayed=False, late=late)
+        late = sum(values.late for values in total.seen.values())
+        return Commit(self._claim.lane, entry.seq, rows, total.rows_ignored, replayed=False, late=late)
 
     def _check_usable(self) -> None:
         if self._failure is not None:

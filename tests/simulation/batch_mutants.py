@@ -50,7 +50,7 @@ BATCHES: Final[Mapping[str, Mutant]] = {
     "W10 the commit of a batch does not finish its lane": Mutant(CommitLog, "publish", says(finishes=False), THEME),
     "W10 a batch without rows keeps its lane": Mutant(LaneClaim, "leave_batch_lane", always(None), THEME),
     "W10 the claim of a batch does not say so": Mutant(CommitLog, "publish", publishes(like_any_other), THEME),
-    "W10 a fence of a finished lane opens it": Mutant(fencing_barrier, "is_left", always(False), THEME),
+    "W10 a fence of a finished lane opens it": Mutant(fencing_barrier, "stays_finished", always(False), THEME),
     "W10 a clean leaves the lanes of dead batches": Mutant(clean, "fence_dead_batches", always(None), THEME, rare=True),
     "R6 a finished lane holds back the watermark": Mutant(lane_watermarks, "finished_lanes", always(set()), THEME),
     "R6 a batch makes the promises of the one before": Mutant(lane_watermarks, "last_commits", keeps_promises, THEME),

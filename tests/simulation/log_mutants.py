@@ -158,7 +158,7 @@ SLOTS_AND_CLAIMS: Final = {
     "S6 a batch is forgotten": Mutant(Writer, "_find_replayed", always(None)),
     "S6 an old batch is not looked up": Mutant(Writer, "_look_up", always(None)),
     "S6 rolled back batches count": Mutant(LaneState, "add", counts_what_was_rolled_back),
-    "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agreed", takes_any_checkpoint),
+    "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agree_up_to", takes_any_checkpoint),
     "S7 an entry is published without its files": Mutant(SimStore, "put", loses_log_files),
     "W1 a writer does not look again after its claim": Mutant(
         LaneClaim, "enter", does_not_look_again_after_its_claim, "barriers"
@@ -242,7 +242,7 @@ def without_reading_it(_: Any) -> Any:
 
 
 def whatever_its_writer_had_read(_: Any) -> Any:
-    return lambda entry, rev, seen: entry.table_rev <= rev
+    return lambda entry, rev, head: entry.table_rev <= rev
 
 
 def with_the_table_lane_as_it_was_known(begin: Any) -> Any:
@@ -374,7 +374,7 @@ def without_asking(method: Any) -> Any:
     """Believes what slots say, whatever archives may say."""
 
     def broken(self: CommitLog, *args: Any, **named: Any) -> Any:
-        with mock.patch.object(self.archives, "ask", lambda _: False):
+        with mock.patch.object(self.archives, "request", lambda _: False):
             return method(self, *args, **named)
 
     return broken

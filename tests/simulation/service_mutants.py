@@ -139,7 +139,7 @@ BARRIERS: Final = {
     ),
     "S18 a slice from before a restore stays the newest": Mutant(apply_entries, "_done", keeps_newer_slices),
     "S19 a reader does not look at the revision": Mutant(
-        cut_members, "count_members", lambda _: lambda tail, rev, seen: len(tail), rare=True
+        cut_members, "count_members", lambda _: lambda tail, rev, head: len(tail), rare=True
     ),
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
     "S19 a schema change undoes another": Mutant(schema_changes, "apply_changes", from_the_first_schema),
@@ -376,11 +376,11 @@ ORDER_AND_TIMES: Final = {
     "W2 a barrier does not learn the stamps of what it fences": Mutant(
         fencing_barrier, "fence_lane", learns_no_stamps, "barriers"
     ),
-    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None), rare=True),
+    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "read_contested", always(None), rare=True),
     "S25 a writer does not read its rivals when a commit begins": Mutant(
         OtherLanes, "refresh", of_the_table_lane_alone
     ),
-    "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
+    "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unread", of_its_own_stream),
     "K4 what was offered to the log is deleted": Mutant(
         compaction._Publisher, "_publish", deletes_what_it_offered, "outages", rare=True
     ),

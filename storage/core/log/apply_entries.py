@@ -71,14 +71,14 @@ def apply_entries(state: TableState | None, entries: Iterable[TableEntry]) -> Ta
                 head_id=entry.commit_id,
                 committed_at_ms=entry.committed_at_ms,
                 stamp=max(state.stamp, entry.stamp),
-                seen=_entries_proved(state, entry),
+                seen=_existing_entries(state, entry),
             )
     return state
 
 
-def _create(entry: Create, before: TableState | None) -> TableState:
+def _create(entry: Create, previous: TableState | None) -> TableState:
     _check_features(entry)
-    if before is not None or entry.seq != 1:
+    if previous is not None or entry.seq != 1:
         raise CorruptData(
             f"entry {entry.seq} of the table lane is a second CREATE",
             hint="an object was replaced: restore it from a copy of the store",
@@ -161,17 +161,17 @@ def _close_plan(state: TableState, plan_id: str) -> TableState:
 
 def _with_slices(state: TableState, entry: Base) -> TableState:
     slices = SliceList.of(entry.slices).stored
-    before = state.slices
+    previous = state.slices
     replaced_groups = {item.group for item in slices}
     if len(replaced_groups) < len(slices):
         raise _not_from_newest(entry.seq, Counter(item.group for item in slices).most_common(1)[0][0])
-    levels = before.levels | state.folded_groups.levels | {group.bits for group in replaced_groups}
+    levels = previous.levels | state.folded_groups.levels | {group.bits for group in replaced_groups}
     if len(levels) > 1:
-        remaining = dict(before.stored)
+        remaining = dict(previous.stored)
         replaced_groups |= _regroup(state, slices, levels, remaining, entry.seq)
-        before = Slices(remaining)
+        previous = Slices(remaining)
     for item in slices:
-        newest = before.expected(item.group, item.parent)
+        newest = previous.expected(item.group, item.parent)
         # Most slices share one cut object, which has a number for every lane.
         if item.parent is not newest and item.parent != newest:
             raise _not_from_newest(entry.seq, item.group)
@@ -180,7 +180,7 @@ def _with_slices(state: TableState, entry: Base) -> TableState:
     folds = (replace(fold, groups=fold.groups.without(replaced_groups)) for fold in state.folds)
     state = replace(
         state,
-        slices=before.continued(slices),
+        slices=previous.continued(slices),
         covered=cut.highest(state.covered, cut.only(entry.covered, state.lanes)),
         folds=tuple(fold for fold in folds if fold.groups),
         folded=folded,
@@ -205,14 +205,15 @@ def _regroup(
     Raises:
         CorruptData: They do not continue the newest slices.
     """
-    offered = [item.file for item in stored_slices]
-    fits = {offer.group for offer in may_follow(state.slices, state.folded_groups, offered)}
-    for offer in offered:
-        if offer.group not in fits:
-            raise _not_from_newest(seq, offer.group)
+    groups = [item.group for item in stored_slices]
+    followers = may_follow(state.slices, state.folded_groups, [item.file for item in stored_slices])
+    accepted = {item.group for item in followers}
+    for group in groups:
+        if group not in accepted:
+            raise _not_from_newest(seq, group)
     replaced_groups: set[FileGroup] = set()
     folded = state.folded_groups
-    for group in fits:
+    for group in accepted:
         replaced_groups |= set(overlapping(group, levels, lambda other: other in state.slices or other in folded))
     for group in replaced_groups:
         slices.pop(group, None)
@@ -226,8 +227,8 @@ def _not_from_newest(seq: int, group: FileGroup) -> CorruptData:
     )
 
 
-def _entries_proved(state: TableState, entry: TableEntry) -> cut.Seqs:
-    """``seen`` after an entry: an entry that names entries of other lanes proves that they exist."""
+def _existing_entries(state: TableState, entry: TableEntry) -> cut.Seqs:
+    """`TableState.seen` after an entry: the entries of other lanes that it names exist."""
     match entry:
         case Mark() | Savepoint():
             heads = entry.lanes
@@ -282,11 +283,11 @@ def _extend_closed_lanes(state: TableState, ends: Iterable[cut.Seqs]) -> TableSt
 
 def _with_fold(state: TableState, entry: Fold) -> TableState:
     groups = {group_fold.group for group_fold in entry.file_groups}
-    anew: set[FileGroup] = set()
+    restarted: set[FileGroup] = set()
     for group in state.overlapped(groups):
         raise _not_at_end(entry.seq, group)
     # Thousands of file groups share a few cut objects, each with a number for every lane: each is compared once.
-    starts_anew: dict[tuple[int, ...], bool] = {}
+    restarts: dict[tuple[int, ...], bool] = {}
     bases: dict[FileGroup, cut.Seqs] = {}
     for group_fold in entry.file_groups:
         group = group_fold.group
@@ -294,14 +295,14 @@ def _with_fold(state: TableState, entry: Fold) -> TableState:
         ends = (fold.to for fold in reversed(state.folds) if group in fold.groups)
         folded_end = next(ends, base)
         cuts = (id(group_fold.parent), id(group_fold.start), id(base), id(folded_end))
-        if cuts not in starts_anew:
+        if cuts not in restarts:
             goes_back = not cut.within(cut.only(folded_end, state.lanes), entry.to)
             if group_fold.parent != base or group_fold.start not in (base, folded_end) or goes_back:
                 raise _not_at_end(entry.seq, group)
-            starts_anew[cuts] = group_fold.start == group_fold.parent
-        if starts_anew[cuts]:
-            anew.add(group)
-    folds = tuple(f for f in (replace(fold, groups=fold.groups.without(anew)) for fold in state.folds) if f.groups)
+            restarts[cuts] = group_fold.start == group_fold.parent
+        if restarts[cuts]:
+            restarted.add(group)
+    folds = tuple(f for f in (replace(fold, groups=fold.groups.without(restarted)) for fold in state.folds) if f.groups)
     live = LiveFold(entry.seq, entry.to, tuple(entry.files), GroupSet.of(groups))
     slices = state.slices.continued(assumed=bases)
     folded_to = cut.highest(state.folded, cut.only(entry.covered, state.lanes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft.storage.core.log.entries import Data, Entry, LaneEntry
 from weft.storage.core.log.table_state import TableState
@@ -10,27 +10,29 @@ from weft.storage.core.names import LaneName
 from weft.storage.errors import NotOneMoment
 
 
-def count_members(tail: list[LaneEntry], rev: int, table_seen: int) -> int:
-    """Number of entries that belong to a snapshot with this revision and prefix of the table lane (R2)."""
-    for count, entry in enumerate(tail):
-        if not belongs_to(entry, rev, table_seen):
-            return count
-    return len(tail)
+def belongs_to(entry: LaneEntry, rev: int, head: int) -> bool:
+    """Whether the writer of an entry knew no later revision of the table than ``rev``, and no entry after ``head``.
 
-
-def belongs_to(entry: LaneEntry, rev: int, seen: int) -> bool:
-    """Whether the writer of an entry knew nothing of the table lane after a revision, and after a prefix."""
+    A commit of a version that does not say what its writer knew counts as if it had read nothing after ``head``.
+    """
     table_seen = entry.table_seen if isinstance(entry, Data) else None
-    return entry.table_rev <= rev and (table_seen is None or table_seen <= seen)
+    return entry.table_rev <= rev and (table_seen is None or table_seen <= head)
 
 
-def check_tells_table_seen(state: TableState, tails: Mapping[LaneName, list[Entry]]) -> None:
-    """Check that every commit that the table lane does not name says what its writer had read of it (PROTOCOL.md, W9).
+def count_members(tail: Sequence[LaneEntry], rev: int, head: int) -> int:
+    """Number of entries at the beginning of a tail that belong to a snapshot; arguments as for `belongs_to`."""
+    return next((count for count, entry in enumerate(tail) if not belongs_to(entry, rev, head)), len(tail))
+
+
+def check_tells_table_seen(state: TableState, tails: Mapping[LaneName, Sequence[Entry]]) -> None:
+    """Refuse commits that do not say what their writers had read of the table lane (PROTOCOL.md, W9).
+
+    Commits that the table lane names need not say it.
 
     Raises:
-        NotOneMoment: A commit does not.
+        NotOneMoment: There is such a commit.
     """
-    silent = [
+    lanes = [
         f"lane {lane!r} of stream {state.lanes[lane].stream!r}"
         for lane, tail in tails.items()
         if any(
@@ -38,9 +40,9 @@ def check_tells_table_seen(state: TableState, tails: Mapping[LaneName, list[Entr
             for entry in tail
         )
     ]
-    if silent:
+    if lanes:
         raise NotOneMoment(
-            f"an earlier version of weft commits to {', '.join(silent)}, and does not say what its writers knew",
-            hint="upgrade these writers; or try again, after a mark (weft mark), because it fails only if they and "
+            f"an earlier version of weft commits to {', '.join(lanes)}, and does not record what its writers had read",
+            hint="upgrade these writers; or try again after a mark (weft mark), because it fails only if they and "
             "others commit meanwhile; or read without moment, and give a savepoint the cut of such a snapshot",
         )

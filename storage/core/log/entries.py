@@ -32,7 +32,7 @@ def _dump_slices(slices: Sequence[SliceFile], dump: SerializerFunctionWrapHandle
 
 
 StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
-"""A list of slices, possibly a lazily decoded `SliceList`."""
+"""A list of slices, which may be a `SliceList` that is decoded lazily."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
 """Spans (after, up to) of entries that were rolled back, by lane, ascending."""
@@ -58,7 +58,7 @@ class Header(Strict):
         lane: "" for the table lane.
         seq: 1, 2, ... without gaps.
         epoch: Number of the claim under which it was written; 0 in the table lane.
-        commit_id: Random. A writer recognises its entry by it. That of a DATA entry also has `Data.table_seen`.
+        commit_id: Random. A writer recognises its entry by it. In a DATA entry it also contains `Data.table_seen`.
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
             entry before; 0 in the table lane.
@@ -212,7 +212,11 @@ class KeptReference(Strict):
 
 def joined_cut(at: Cut, references: Mapping[str, KeptReference]) -> Cut:
     """The cut of a table with those of the referenced tables, if there are any."""
-    return JoinedCut(at.table, at.lanes, {name: kept.at for name, kept in references.items()}) if references else at
+    return (
+        JoinedCut(at.table, at.lanes, {name: reference.at for name, reference in references.items()})
+        if references
+        else at
+    )
 
 
 class Savepoint(Header):

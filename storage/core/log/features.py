@@ -51,13 +51,13 @@ def reader_features(schema: TableSchema, writer_features: Collection[str]) -> li
     return sorted({*schema.reader_features, *{BUCKETS, ERASE, FINISH, OVERLAYS, RETIRE}.intersection(writer_features)})
 
 
-def writer_features(schema: TableSchema, before: Collection[str] = WRITER_FEATURES) -> list[str]:
+def writer_features(schema: TableSchema, previous: Collection[str] = WRITER_FEATURES) -> list[str]:
     """The writer features of a table with this schema, sorted. A table never loses one.
 
     Args:
         schema: The schema.
-        before: Its writer features so far.
+        previous: Its writer features so far.
     """
     settings = ((TTL, schema.ttl is not None), (OVERLAYS, schema.overlays), (INDEX, bool(schema.index)))
     features = {feature for feature, has in settings if has}
-    return sorted({*before, *features})
+    return sorted({*previous, *features})

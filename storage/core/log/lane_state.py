@@ -111,11 +111,11 @@ class LaneState:
         Raises:
             CorruptData: The entry does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
         """
-        claim = isinstance(entry, Claim)
+        is_claim = isinstance(entry, Claim)
         if (
             entry.seq != self.head + 1
             or entry.prev_id != self.head_id
-            or entry.epoch != self.epoch + claim
+            or entry.epoch != self.epoch + is_claim
             or entry.table_rev < self.table_rev
         ):
             raise CorruptData(

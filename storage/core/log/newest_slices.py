@@ -1,15 +1,15 @@
-"""The newest slice of every file group; nobody looks at most of them.
+"""The newest slice of every file group. Most of them are never looked at.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
 groups, compressed, each with the range of its file groups. Those of a large table stay in the store. A part is read
-and unpacked when one of its file groups is asked for. So the memory of a writer, which asks for none, does not grow
+and unpacked when one of its file groups is looked up. So the memory of a writer, which looks up none, does not grow
 with the file groups, and a look-up reads the parts of its keys.
 
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
 
-New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are taken at their
-word, and the check is made when the part is unpacked, which is before it is packed again.
+New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are accepted
+at first. They are checked when the part is unpacked, which happens before it is packed again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SlicePart:
         slices: How many they are.
         packed: The compressed JSON list of the slices, in order of file group; None as long as it was not read.
         size: Bytes of that list.
-        place: Where it is stored; None if it is nowhere.
+        place: Where it is stored; None if it is only in memory.
     """
 
     __slots__ = ("_stored", "first", "last", "levels", "packed", "place", "size", "slices")
@@ -102,14 +102,14 @@ class SlicePart:
 
     @property
     def source(self) -> PartSource | None:
-        """From where it has to be read; None if it is in memory."""
+        """The checkpoint that it has to be read from; None if it is in memory."""
         return self.place.source if self.packed is None and self.place is not None else None
 
-    def keep(self, read: SlicePart) -> None:
-        """Take over the same slices in memory."""
+    def keep(self, part: SlicePart) -> None:
+        """Keep the packed slices of an equal part that was read."""
         # Several threads may do this at once, with equal values: `size` first, since `packed` says that it was read.
-        self.size = read.size
-        self.packed = read.packed
+        self.size = part.size
+        self.packed = part.packed
 
     @property
     def is_unpacked(self) -> bool:
@@ -135,8 +135,8 @@ def read_parts(parts: Sequence[SlicePart]) -> list[SlicePart]:
     """The same parts in memory, in that order; changes none of ``parts``. Raises as `PartSource.read`."""
     contents: list[SlicePart] = []
     for source, group in itertools.groupby(parts, key=lambda part: part.source):
-        several = list(group)
-        contents += several if source is None else source.read(several)
+        run = list(group)
+        contents += run if source is None else source.read(run)
     return contents
 
 
@@ -220,7 +220,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
             return self._newer.get(group)
         return self._of_part(number).get(group)
 
-    def some(self, groups: Iterable[FileGroup]) -> dict[FileGroup, StoredSlice]:
+    def find_all(self, groups: Iterable[FileGroup]) -> dict[FileGroup, StoredSlice]:
         """The slices of those file groups that have one. Raises as `stored`."""
         groups = list(groups)
         if self._all is None:
@@ -322,8 +322,8 @@ class Slices(Mapping[FileGroup, SliceFile]):
         stop = 0
         for number, part in unpacked:
             parts += self.parts[stop:number]
-            before = self._check_assumed(number, part.stored())
-            parts += _pack({**before, **newer[number]}, first=False) if number in newer else [self.parts[number]]
+            stored = self._check_assumed(number, part.stored())
+            parts += _pack({**stored, **newer[number]}, first=False) if number in newer else [self.parts[number]]
             stop = number + 1
         parts += self.parts[stop:]
         if not self.parts and newer:
@@ -333,8 +333,8 @@ class Slices(Mapping[FileGroup, SliceFile]):
     def _read(self, numbers: Iterable[int]) -> None:
         """Read parts into memory that are not there, with as few requests as possible."""
         unread = [part for part in (self.parts[number] for number in sorted(numbers)) if part.packed is None]
-        for part, read in zip(unread, read_parts(unread), strict=True):
-            part.keep(read)
+        for part, in_memory in zip(unread, read_parts(unread), strict=True):
+            part.keep(in_memory)
 
     def _part_of(self, group: FileGroup) -> int | None:
         """The number of the part in whose range a file group is."""

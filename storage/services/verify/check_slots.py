@@ -89,7 +89,7 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
         try:
             with normalise_errors(slot_path(lane, seq)):
                 data = env.store.get(slot_path(lane, seq))
-                archives.ask([(lane, seq)])
+                archives.request([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
             continue  # reported where its entries are read
@@ -148,7 +148,7 @@ class _SlotReader:
         self._asked.add(chunk)
         at = self._findings.at(archive_path(self._lane, chunk))
         try:
-            if self._archives.ask([(self._lane, self._chunks.first_slot(chunk))]):
+            if self._archives.request([(self._lane, self._chunks.first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
