@@ -1,6 +1,6 @@
 """Wall-clock time, waiting, and the stamps that order versions.
 
-No result depends on a correct clock (S22 ClockFree): times only label commits for `as_of` and are a lower
+No result depends on a correct clock (PROTOCOL.md, S22 ClockFree): times only label commits for `as_of` and are a lower
 bound of stamps, and stamps only increase.
 """
 

@@ -149,7 +149,9 @@ class SliceReader:
                     yield rows
         except (pa.ArrowException, OSError, KeyError) as error:
             # KeyError: a damaged column name. A store that does not answer raises StoreUnavailable, which passes.
-            raise CorruptData(f"file {file.path} does not decode: {error}", hint="restore it from a copy") from error
+            raise CorruptData(
+                f"file {file.path} does not decode: {error}", hint="restore it from a copy of the store"
+            ) from error
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ def row_spans(footer: Footer, file: FileRef, parts: Sequence[FilePart] | None) -
         raise CorruptData(
             f"file {file.path} has {footer.starts[-1]} rows, but its entry refers to rows {spans[0, -1]} to "
             f"{spans[1, -1]}",
-            hint="the entry was written incorrectly: please report this",
+            hint="report this as a bug: the entry was written incorrectly",
         )
     return spans
 

@@ -299,4 +299,6 @@ class BlockDecoder:
         return block.slice(start)
 
     def _undecodable(self, reason: object) -> CorruptData:
-        return CorruptData(f"log file {self._file.file.path} does not decode: {reason}", hint="restore it from a copy")
+        return CorruptData(
+            f"log file {self._file.file.path} does not decode: {reason}", hint="restore it from a copy of the store"
+        )

@@ -233,8 +233,9 @@ class CommitLog:
         *,
         read_low: bool = False,
     ) -> dict[LaneName, int]:
-        """The last entry of each lane for which a condition holds; it must hold for all entries before and none after
-        that.
+        """Search for the last entry of each lane for which a condition holds.
+
+        The condition must hold for all entries before this one, and for none after it.
 
         Args:
             bounds: For each lane, an entry for which it holds (0 if unknown), and the last entry (None if unknown).

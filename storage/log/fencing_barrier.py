@@ -3,8 +3,8 @@
 A fencing barrier is an INTENT in the table lane, then a claim in each of its lanes, then DONE. Commits before the claim
 are before the action. A writer that claims the lane later loads the table after its claim, finds the INTENT and
 completes it before it commits. Any process can complete a barrier, and several can at once: the *first* claim of a
-barrier in a lane is the boundary, and a process that finds one adds no other (L4). A barrier does not wait for writers:
-it fences them.
+barrier in a lane is the boundary, and a process that finds one adds no other (PROTOCOL.md, L4). A barrier does not
+wait for writers: it fences them.
 """
 
 from __future__ import annotations

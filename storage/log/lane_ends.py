@@ -41,7 +41,7 @@ def observe_heads(
         lanes: Some lanes of ``state``; None for all.
     """
     observed = [lane for lane in state.lanes.values() if lanes is None or lane.name in lanes]
-    # A closed lane need not be read: the stamp of the DONE that closed it is larger (W2).
+    # A closed lane need not be read: the stamp of the DONE that closed it is larger (PROTOCOL.md, W2).
     ends = {lane.name: lane.closed for lane in observed if lane.closed is not None}
     open_lanes = [lane.name for lane in observed if lane.closed is None]
     for lane, entry in last_entries(table_log, state, open_lanes, lower_bounds).items():
@@ -59,7 +59,7 @@ def last_entries(
 
 
 def follow(table_log: TableLog, at: Cut) -> TableState:
-    """Read what a cut has; later stamps of this process will be larger than the stamps of its commits.
+    """Read the last commits of a cut; later stamps of this process will be larger than their stamps.
 
     Returns:
         The newest state.

@@ -38,7 +38,10 @@ lanes alone: it shows whether they rest. A look at all the others would take sev
 
 
 class OneMoment:
-    """Records the rounds of requests in which the end of each lane, and the last commit of each lane, were read."""
+    """Decides whether the ends of lanes were read at one moment.
+
+    It notes the round of requests in which the end of each lane was read, and the round that read its last commit.
+    """
 
     def __init__(self, existing: Seqs, belongs: Callable[[Data], bool], looks: int = MAX_LOOKS) -> None:
         """Begin before the first round.

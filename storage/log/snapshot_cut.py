@@ -144,7 +144,7 @@ def exact_cut(table_log: TableLog, at: Cut) -> tuple[TableState, Cut]:
             )
     if not state.readable_at(at.lanes):
         raise NotFound(
-            f"cut {at} was never a state of the table: its slices hold more",
+            f"cut {at} was never a state of the table: its slices contain later commits",
             hint="use a cut that weft returned, unchanged",
         )
     return state, at

@@ -38,7 +38,7 @@ T = TypeVar("T", bound=TableEntry)
 
 
 class TableLog:
-    """All lanes of one table, and the state of the table lane as far as it has been read."""
+    """The table lane of one table, as far as this process has read it, and its commit log."""
 
     def __init__(self, env: Environment, stamps: Stamps) -> None:
         self.env, self.store, self.clock, self.stamps = env, env.store, env.clock, stamps
@@ -149,13 +149,13 @@ class TableLog:
         return {**dict.fromkeys(state.lanes, 0), **state.archived}, state.head + 1
 
     def has_ended(self, lane: LaneName) -> bool:
-        """Whether a lane is closed, in a state at least as new as the last one that was read, or was retired (C6)."""
+        """Whether a lane is closed, in a state at least as new as the last one that was read, or was retired."""
         assert self._state is not None, "the table was opened"
         lane_state = self._state.lanes.get(lane)
         return self.was_retired(lane) if lane_state is None else lane_state.closed is not None
 
     def was_retired(self, lane: LaneName) -> bool:
-        """Whether a lane was added and retired (C6). Its entries stay in the store.
+        """Whether a lane was added and retired (PROTOCOL.md, C6). Its entries stay in the store.
 
         If there are entries, the table is read again: the lane may have been added since.
         """

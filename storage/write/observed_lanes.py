@@ -29,7 +29,7 @@ would grow with the square of its lanes; then they are read every two minutes.""
 
 
 class OtherLanes:
-    """The ends of the rival lanes as the writer last read them.
+    """What a writer has read of the lanes of its rivals.
 
     Attributes:
         heads: Last entry of each lane whose stamp is known to be smaller than those of this process.

@@ -270,7 +270,10 @@ class Writer:
         """
         self._check_usable()
         if (ticket.lane, ticket.epoch, ticket.seq) != (self._claim.lane, self._claim.epoch, self._claim.state.head + 1):
-            raise InvalidInput("the ticket is not for the next commit of this writer", hint="begin again")
+            raise InvalidInput(
+                "the ticket is not for the next commit of this writer",
+                hint="call begin, and commit with the ticket that it returns",
+            )
         total = Written.joined(written)
         rows = sum(file.file.rows for file in total.files)
         if not total.files and ticket.batch is None:

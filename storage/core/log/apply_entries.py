@@ -109,7 +109,10 @@ def _apply(state: TableState, entry: TableEntry) -> TableState:
     match entry:
         case LaneAdd():
             if entry.name in state.lanes:
-                raise CorruptData(f"lane {entry.name!r} is added twice (entry {entry.seq})", hint="restore from a copy")
+                raise CorruptData(
+                    f"entry {entry.seq} of the table lane adds lane {entry.name!r} again",
+                    hint="an object was replaced: restore it from a copy of the store",
+                )
             return replace(state, lanes={**state.lanes, entry.name: Lane(entry.name, entry.lane_id, entry.stream)})
         case Schema():
             _check_features(entry)

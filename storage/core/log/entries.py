@@ -115,7 +115,7 @@ class Schema(Header):
 
 
 class Plan(Header):
-    """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open.
+    """Begins a compaction or fold of the snapshot (``table``, ``cut``). Cleaning keeps these files while it is open.
 
     ``reserves_ms``: for how many milliseconds it keeps others from publishing a BASE
     (`weft.storage.core.plan.reservation`); 0 for no reservation.

@@ -124,7 +124,7 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
 
 
 def _first_problem(error: ValidationError) -> str:
-    """A phrase that names the first member that is unknown, missing or not readable."""
+    """A phrase about the first member that is unknown, missing or not readable."""
     first = error.errors()[0]
     member = ".".join(str(part) for part in first["loc"][1:])  # the first part is the kind of the entry
     match first["type"]:

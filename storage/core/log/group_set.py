@@ -67,7 +67,7 @@ class GroupSet(Collection[FileGroup]):
 
     @property
     def levels(self) -> frozenset[int]:
-        """Their numbers of bits."""
+        """The numbers of bucket bits of the file groups."""
         if self._removed and len(self._stored.bits) > 1:
             return frozenset(bits for _, bits in self._buckets())
         return frozenset(self._stored.bits)
@@ -126,7 +126,7 @@ class GroupUnion:
 
     @property
     def levels(self) -> frozenset[int]:
-        """Their numbers of bits."""
+        """The numbers of bucket bits of the file groups."""
         return frozenset[int]().union(*(groups.levels for groups in self._sets))
 
     def __contains__(self, group: FileGroup) -> bool:

@@ -83,7 +83,9 @@ class LaneState:
 
     @classmethod
     def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
-        """What a writer of one batch must know of a lane, which continues nothing of it: no batches, no promises (W10).
+        """The state of a lane for the writer of one batch: without batches and watermarks, which it does not continue.
+
+        See PROTOCOL.md, W10.
 
         Args:
             last: The last entry of the lane, which finishes it; None if it is empty.

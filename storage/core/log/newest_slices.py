@@ -69,8 +69,8 @@ class SlicePart:
 
     Attributes:
         first, last: The range of their file groups.
-        levels: Their numbers of bits.
-        slices: How many they are.
+        levels: The numbers of bucket bits of the file groups.
+        slices: Number of slices.
         packed: The compressed JSON list of the slices, in order of file group; None as long as it was not read.
         size: Bytes of that list.
         place: Where it is stored; None if it is only in memory.
@@ -166,7 +166,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
         self._newer: Mapping[FileGroup, StoredSlice] = newer or {}
         self._firsts = [part.first for part in self.parts]
         self._assumed: dict[int, dict[FileGroup, cut.Seqs]] = {}
-        """By number of the part, the cuts that slices of packed file groups must have; empty: that there is none."""
+        """By number of the part, the cuts that slices of packed file groups must have; empty if there must be none."""
         self._all: Mapping[FileGroup, StoredSlice] | None = None if parts else self._newer
 
     @classmethod
@@ -357,7 +357,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
 
 def _pack(slices: Mapping[FileGroup, StoredSlice], *, first: bool) -> list[SlicePart]:
-    """Pack slices into parts of `PART_SLICES`. If ``first`` is false, up to twice as many are one part."""
+    """Pack slices into parts of `PART_SLICES` slices; unless ``first``, one part may have up to twice as many."""
     items = [item for _, item in sorted(slices.items(), key=lambda pair: pair[0])]
     count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or first else 1
     bounds = [len(items) * i // count for i in range(count + 1)]

@@ -37,7 +37,7 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
     Args:
         group: The file group.
         levels: The bits of the file groups to look for.
-        has: Whether there is such a file group.
+        has: Whether a file group exists.
     """
     for bits in levels:
         if bits < group.bits:

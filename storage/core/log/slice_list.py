@@ -84,7 +84,7 @@ class StoredSlice:
     __slots__ = ("_sizes", "_stored", "cut", "group", "parent")
 
     def __init__(self, group: FileGroup, parent: Seqs, cut: Seqs, stored: SliceFile | tuple[str, str]) -> None:
-        """``stored`` is the whole slice, or the texts of its members before and after the two cuts."""
+        """``stored``: the decoded slice, or the JSON texts of its members before and after the two cuts."""
         self.group, self.parent, self.cut, self._stored = group, parent, cut, stored
         self._sizes: SliceSizes | None = None
 

@@ -215,9 +215,9 @@ class TableState:
         return all(cut.within(cut.only(end, self.lanes), lanes) for end in (self.covered, *self.reached()))
 
     def complete(self, lanes: cut.Seqs) -> dict[LaneName, int]:
-        """A cut of a later state in the lanes of this one. Lanes that the later one has retired are at their ends.
+        """A cut of a later state in the lanes of this state. Lanes that were retired since are at their ends.
 
-        Lanes that are open in this state, and not in the cut, are without entries: this state has expired (C6).
+        A lane that is open in this state, and not in the cut, gets no entries: this state has expired (C6).
         """
         return {lane.name: lanes.get(lane.name, lane.closed or 0) for lane in self.lanes.values()}
 
