@@ -18,12 +18,7 @@ from weft.storage.core.log.entries import Header, TableEntry, table_entries
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import ARCHIVE, TABLE_LANE, TIMELINE, LaneName, Path, slot_path
 from weft.storage.environment import Environment
-from weft.storage.errors import (
-    Conflict,
-    CorruptData,
-    NotFound,
-    TableError,
-)
+from weft.storage.errors import Conflict, CorruptData, NotFound, TableError
 from weft.storage.log.archived_entries import Slot
 from weft.storage.log.checkpoint_store import Checkpoints
 from weft.storage.log.commit_log import CommitLog, read_table_lane
@@ -38,7 +33,7 @@ T = TypeVar("T", bound=TableEntry)
 
 
 class TableLog:
-    """The table lane of one table, as far as this process has read it, and its commit log."""
+    """The table lane of one table, as far as this process has read it; and the commit log with all lanes."""
 
     def __init__(self, env: Environment, stamps: Stamps) -> None:
         self.env, self.store, self.clock, self.stamps = env, env.store, env.clock, stamps
@@ -159,11 +154,8 @@ class TableLog:
 
         If there are entries, the table is read again: the lane may have been added since.
         """
-        if (
-            lane not in self._retired
-            and self.commit_log.archives.is_taken((lane, 1))
-            and lane not in self.refresh().lanes
-        ):
+        archives = self.commit_log.archives
+        if lane not in self._retired and archives.is_taken((lane, 1)) and lane not in self.refresh().lanes:
             self._retired.add(lane)
         return lane in self._retired
 
