@@ -75,7 +75,7 @@ def _load(name: str, modules: Collection[str]) -> Merger:
     if module not in modules:
         raise InvalidInput(
             f"merger {name!r}: module {module!r} is not on this process's allow-list",
-            hint=f'weft.storage.mergers.allow("{module}"), or {VARIABLE}={module} in the environment',
+            hint=f'call weft.storage.mergers.allow("{module}"), or set {VARIABLE}={module} in the environment',
         )
     try:
         merger: Merger = getattr(importlib.import_module(module), function)

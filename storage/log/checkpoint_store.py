@@ -23,8 +23,9 @@ from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
 from weft.storage.core.log.cut import Span, in_spans
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import SlicePart, Slices
+from weft.storage.core.log.newest_slices import Slices
 from weft.storage.core.log.sealed import digest
+from weft.storage.core.log.slice_parts import SlicePart
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import (
     TABLE_LANE,
@@ -56,7 +57,7 @@ class StoredParts:
         self._replayed: Slices | None = None
 
     def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
-        """See `weft.storage.core.log.newest_slices.PartSource.read`."""
+        """See `weft.storage.core.log.slice_parts.PartSource.read`."""
         places = [part.place for part in parts if part.place is not None]
         request = ReadRequest(self._path, self._size, [(place.offset, place.length) for place in places])
         contents: Sequence[pa.Buffer | None]

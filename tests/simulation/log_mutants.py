@@ -16,7 +16,7 @@ from weft.storage.core.log import cut_members
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import Claim, Data, TableEntry
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import SlicePart
+from weft.storage.core.log.slice_parts import SlicePart
 from weft.storage.core.merge.stitch import Stitch
 from weft.storage.core.modes import latest
 from weft.storage.core.names import TIMELINE, slot_path

@@ -28,8 +28,9 @@ from weft.storage.core.log.cut import only
 from weft.storage.core.log.features import readable_features
 from weft.storage.core.log.file_refs import FileGroup, Seqs
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
+from weft.storage.core.log.newest_slices import Slices
 from weft.storage.core.log.sealed import digest, seal, unseal
+from weft.storage.core.log.slice_parts import PartSource, Place, SlicePart, read_in_turn
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import TableError
 

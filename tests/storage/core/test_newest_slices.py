@@ -20,7 +20,8 @@ from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
 from weft.storage.core.log.entries import Base, Fold, TableEntry
 from weft.storage.core.log.file_refs import FileGroup
-from weft.storage.core.log.newest_slices import SlicePart, Slices
+from weft.storage.core.log.newest_slices import Slices
+from weft.storage.core.log.slice_parts import SlicePart
 from weft.storage.core.log.table_state import TableState
 from weft.storage.environment import Environment
 from weft.storage.errors import CorruptData
