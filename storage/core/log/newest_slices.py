@@ -1,15 +1,15 @@
 """The newest slice of every file group. Most of them are never looked at.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
-groups, compressed, each with the range of its file groups. Those of a large table stay in the store
-(`weft.storage.core.log.slice_parts`). A part is read and unpacked when one of its file groups is looked up. So the memory of a writer, which looks up none, does not grow
-with the file groups, and a look-up reads the parts of its keys.
+groups, compressed, each with the range of its file groups (`weft.storage.core.log.slice_parts`). Those of a large table
+stay in the store. A part is read and unpacked when one of its file groups is looked up. So the memory of a writer,
+which looks up none, does not grow with the file groups, and a look-up reads the parts of its keys.
 
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
 
-New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are accepted
-at first. They are checked when the part is unpacked, which happens before it is packed again.
+New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are accepted at
+first. They are checked when the part is unpacked, which happens before it is packed again.
 """
 
 from __future__ import annotations
