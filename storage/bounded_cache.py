@@ -1,4 +1,4 @@
-"""A cache of one process that is bounded by the sizes of its values, and drops the least recently used ones first."""
+"""A cache that is bounded by the sizes of its values, and drops the least recently used ones first."""
 
 from __future__ import annotations
 

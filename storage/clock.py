@@ -1,7 +1,7 @@
 """Wall-clock time, waiting, and the stamps that order versions.
 
-No result depends on a correct clock (S22 ClockFree): times only label commits for `as_of` and give stamps a lower
-bound, and stamps only increase.
+No result depends on a correct clock (PROTOCOL.md, S22 ClockFree): times only label commits for `as_of` and are a lower
+bound of stamps, and stamps only increase.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SystemClock:
 
 
 class Stamps:
-    """Gives the stamps of a table in one process. Each is larger than all stamps given or observed before."""
+    """Generates the stamps of a table in one process: larger than all that were generated or observed before."""
 
     def __init__(self) -> None:
         self._largest = 0
@@ -63,7 +63,9 @@ class Stamps:
         with self._lock:
             stamp = max(clock.now_ms(), self._largest + 1)
             if not 0 <= stamp <= _MAX_STAMP:
-                raise InvalidInput(f"stamp {stamp} is out of range", hint="set this machine's clock")
+                raise InvalidInput(
+                    f"stamp {stamp} is out of range: the system clock shows a year after 2248", hint="correct it (NTP)"
+                )
             self._largest = stamp
             return stamp
 

@@ -1,6 +1,6 @@
 """The dependencies of a table's code: its store, a clock, new ids, the allowed mergers, and tuning values.
 
-One `Environment` is made where a table is opened, and passed down to everything that reads or writes it, also to tasks
+Opening a table creates one `Environment`, which is passed to everything that reads or writes the table, also to tasks
 in other processes. No other module opens a store or reads the machine's clock, host name or random numbers. Tests and
 the simulation pass another one.
 """
@@ -106,7 +106,7 @@ class Tuning:
             were compacted again.
         overlay_percent: A compaction writes an overlay only if the groups that it writes have at most this percentage
             of the bytes of the base file: the bytes that it saves must be worth a file more to read.
-        overlay_files: The most overlays of a slice: a read of all columns opens each of them.
+        overlay_files: Maximum number of overlays of a slice: a read of all columns opens all of them.
         merge_bytes: Stored logs of a file group that a compaction merges at once. A file group with more is merged in
             key ranges of about this many bytes of logs, one after the other, if its statistics have keys to divide at.
         merge_together_bytes: Memory, by estimate, of the rows of small file groups that a compaction or a fold merges
@@ -114,7 +114,7 @@ class Tuning:
         fold_file_bytes: Stored logs that a fold makes into one file, or those of one larger file group: memory is a
             small multiple of it.
         scan_run_bytes: Stored bytes of logs and shadows that a read holds in memory at once.
-        task_bytes: Stored bytes of the columns that a task of a read decodes, at most, estimated by their number; a
+        task_bytes: Maximum of the stored bytes of columns that a task of a read decodes, estimated by their number; a
             larger file group is divided into several tasks. The default is that of Spark
             (``spark.sql.files.maxPartitionBytes``), whose value views use.
         task_min_bytes: A smaller task of a read costs more to start than to read.
@@ -194,7 +194,7 @@ class Environment:
     open_beside: Callable[[ObjectStore, str], ObjectStore] = open_beside
 
     def of_table(self, location: str) -> Environment:
-        """The environment of another table, given its location as in a reference.
+        """The environment of the table at a location, which is written as in a reference.
 
         Raises:
             InvalidInput: The location is of an unknown kind of store.

@@ -1,7 +1,7 @@
 """Reads YAML and JSON that others wrote: plain values, within bounds of size, depth and what aliases expand to.
 
 A file of a few hundred bytes can expand to billions of values, and brackets that are nested deeper than Python's stack
-end a program. Beyond the bounds a text is refused as one that is not YAML, or not JSON, with the place. Pure.
+end a program. A text beyond the bounds is refused as if it were not YAML or JSON, with the place.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ _BOOLEAN: Final = "tag:yaml.org,2002:bool"
 
 
 class _NamedKeys(yaml.SafeLoader):
-    """YAML in which a key is a name, also if YAML 1.1 reads it as true or false, as `on`, and a repeated key is an
-    error; PyYAML silently keeps the last one. Bounded, and every error is a `yaml.YAMLError`.
+    """Loads YAML whose keys are names, also those such as `on` that YAML 1.1 reads as true or false.
+
+    A repeated key is an error, where PyYAML silently keeps the last one. The text is bounded, and every error is a
+    `yaml.YAMLError`.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._values = 0
-        self._sizes: dict[int, int] = {}  # values of each node that is finished, by identity
+        self._sizes: dict[int, int] = {}  # number of values of a finished node, by identity
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        is_alias, before = self.check_event(yaml.AliasEvent), self._values
+        is_alias, values_before = self.check_event(yaml.AliasEvent), self._values
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -39,13 +41,15 @@ class _NamedKeys(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         if is_alias and id(node) not in self._sizes:
-            raise yaml.MarkedYAMLError(problem="an alias stands for something that it is in", problem_mark=mark)
+            raise yaml.MarkedYAMLError(
+                problem="an alias stands for a list or mapping that contains it", problem_mark=mark
+            )
         self._values += self._sizes[id(node)] if is_alias else 1
         if self._values > MAX_VALUES:
             problem = f"more than {MAX_VALUES:,} values, where an alias counts as what it stands for"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
         if not is_alias:
-            self._sizes[id(node)] = self._values - before
+            self._sizes[id(node)] = self._values - values_before
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's signature
@@ -55,17 +59,17 @@ class _NamedKeys(yaml.SafeLoader):
             # PyYAML does not catch what Python says of values such as 2026-02-30, 0x_ or !!float x.
             kind = str(node.tag).rpartition(":")[2]
             raise yaml.MarkedYAMLError(
-                problem=f"this is no {kind}; put quotes around it", problem_mark=node.start_mark
+                problem=f"this is not a valid {kind}; put quotes around it", problem_mark=node.start_mark
             ) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
-        seen = set()
+        names = set()
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         scalars = [key for key, _ in pairs if isinstance(key, yaml.ScalarNode)]  # PyYAML refuses other keys
         for key in scalars:
-            if key.value in seen:
+            if key.value in names:
                 raise yaml.MarkedYAMLError(problem=f"{key.value!r} appears twice", problem_mark=key.start_mark)
-            seen.add(key.value)
+            names.add(key.value)
             if key.tag == _BOOLEAN:
                 key.tag = yaml.resolver.BaseResolver.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep=deep)

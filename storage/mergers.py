@@ -33,8 +33,8 @@ def allow(*modules: str) -> None:
 
 def allowed() -> frozenset[str]:
     """Modules whose mergers this process runs."""
-    named = os.environ.get(VARIABLE, "")
-    return frozenset(_allowed | {part.strip() for part in named.split(",") if part.strip()})
+    names = os.environ.get(VARIABLE, "").split(",")
+    return frozenset(_allowed | {name.strip() for name in names if name.strip()})
 
 
 class ProcessModules(Collection[str]):
@@ -66,22 +66,21 @@ def load(schema: TableSchema, modules: Collection[str]) -> Mergers:
     Raises:
         InvalidInput: A module is not on the allow-list, or has no such merger.
     """
-    found = {group.merge: _find(group.merge, modules) for group in schema.groups if mode_of(group).runs_merger}
-    return MappingProxyType(found)
+    groups = [group for group in schema.groups if mode_of(group).runs_merger]
+    return MappingProxyType({group.merge: _load(group.merge, modules) for group in groups})
 
 
-def _find(name: str, modules: Collection[str]) -> Merger:
+def _load(name: str, modules: Collection[str]) -> Merger:
     module, _, function = name.partition(":")
     if module not in modules:
         raise InvalidInput(
             f"merger {name!r}: module {module!r} is not on this process's allow-list",
-            hint=f'weft.storage.mergers.allow("{module}"), or {VARIABLE}={module} in the environment',
+            hint=f'call weft.storage.mergers.allow("{module}"), or set {VARIABLE}={module} in the environment',
         )
     try:
-        found = getattr(importlib.import_module(module), function)
+        merger: Merger = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise InvalidInput(f"merger {name!r}: {error}", hint="name an importable module:function") from error
-    if not callable(found):
+    if not callable(merger):
         raise InvalidInput(f"merger {name!r} is not callable", hint="name a function (rows, offsets) -> rows")
-    merger: Merger = found
     return merger

@@ -1,4 +1,4 @@
-"""Compaction, folds, splits and expiry in steps, between which other work may be done; planned before they begin."""
+"""Plans compactions, folds, splits and expiry. They run in steps, between which a process may do other work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Maintained(Protocol):
-    """The table that work is planned for, see `weft.Table`."""
+    """What this module needs of `weft.Table`."""
 
     def writable(self) -> TableLog:
         """The log of the table, which this version may write to."""
@@ -36,13 +36,13 @@ class Maintained(Protocol):
         ...
 
     def mark_if_due(self, state: TableState | None = None) -> None:
-        """Record a mark after work has been done."""
+        """Record a mark after the work."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork(Generic[T_co]):
-    """Work that is due, and has not begun.
+    """Work that has not begun.
 
     Attributes:
         snapshot: The snapshot that it was planned from.
@@ -58,14 +58,14 @@ class PlannedWork(Generic[T_co]):
         """Do all of the work.
 
         Args:
-            what: Says what is done, such as "compacting".
+            what: The work in words, such as "compacting".
             progress: Called after each step with the stored bytes that were read.
         """
         done = 0
 
-        def add(read: int) -> None:
+        def add(read_bytes: int) -> None:
             nonlocal done
-            done += read
+            done += read_bytes
             progress(Stage(what, done, self.bytes, "bytes"))
 
         return finish(self.steps, add)
@@ -86,20 +86,20 @@ def plan_compaction(
         UnsupportedFormat: This version cannot write to the table.
     """
     snapshot = table.writable_snapshot(moment=True)
-    chosen = only_due(snapshot, policy, only)
+    is_due = only_due(snapshot, policy, only)
     # With a policy file groups without logs may be due, too.
-    due = sum(
-        each.base_bytes + each.log_bytes
-        for each in snapshot.slices
-        if (policy is not None or len(each.rows)) and chosen(each)
+    due_bytes = sum(
+        file_slice.base_bytes + file_slice.log_bytes
+        for file_slice in snapshot.slices
+        if (policy is not None or len(file_slice.rows)) and is_due(file_slice)
     )
 
     def steps() -> Steps[CompactionResult]:
-        result = yield from compaction.compaction_steps(snapshot.table_log, snapshot, chosen, execute)
-        table.mark_if_due(None if due else snapshot.state)
+        result = yield from compaction.compaction_steps(snapshot.table_log, snapshot, is_due, execute)
+        table.mark_if_due(None if due_bytes else snapshot.state)
         return result
 
-    return PlannedWork(snapshot, due, steps())
+    return PlannedWork(snapshot, due_bytes, steps())
 
 
 def plan_fold(
@@ -113,8 +113,8 @@ def plan_fold(
     Args:
         table: The table.
         policy: Decides what is due; None: everything that is not folded.
-        after: The compaction that was done just before. If it had nothing to do, its snapshot is as good as a new one,
-            which costs requests for each lane.
+        after: The compaction that has just ended. If it had nothing to do, the fold uses its snapshot: a new one costs
+            requests for every lane.
         execute: Where the work is done.
 
     Raises:
@@ -122,18 +122,18 @@ def plan_fold(
     """
     snapshot = table.writable_snapshot() if after is None or after.bytes else after.snapshot
     if policy is None:
-        due = sum(each.log_bytes for each in snapshot.slices)
+        due_bytes = sum(file_slice.log_bytes for file_slice in snapshot.slices)
     else:
-        due = sum(each.bytes for each in find_due(snapshot, policy, {Work.FOLD}).values())
+        due_bytes = sum(due.bytes for due in find_due(snapshot, policy, {Work.FOLD}).values())
 
     def steps() -> Steps[FoldResult]:
-        if not due:
+        if not due_bytes:
             return NOT_FOLDED
         result = yield from fold.fold_steps(snapshot.table_log, snapshot, execute)
         table.mark_if_due()
         return result
 
-    return PlannedWork(snapshot, due, steps())
+    return PlannedWork(snapshot, due_bytes, steps())
 
 
 def plan_split(table: Maintained, buckets: int, execute: Execute = one_by_one) -> PlannedWork[SplitResult]:
@@ -150,14 +150,14 @@ def plan_split(table: Maintained, buckets: int, execute: Execute = one_by_one) -
     """
     bits = split.bits_of(buckets)
     snapshot = table.writable_snapshot()
-    todo = sum(each.base_bytes + each.log_bytes for each in snapshot.slices if each.group.bits != bits)
+    due_bytes = sum(item.base_bytes + item.log_bytes for item in snapshot.slices if item.group.bits != bits)
 
     def steps() -> Steps[SplitResult]:
         result = yield from split.split_steps(snapshot.table_log, buckets, execute=execute)
         table.mark_if_due()
         return result
 
-    return PlannedWork(snapshot, todo, steps())
+    return PlannedWork(snapshot, due_bytes, steps())
 
 
 def expire_in_steps(
@@ -167,7 +167,7 @@ def expire_in_steps(
     now_ms: int | None = None,
     progress: OnStage = unobserved,
 ) -> Steps[ExpiryResult]:
-    """`weft.Table.apply_ttl` in steps; of a table without a time to live nothing is done.
+    """`weft.Table.apply_ttl` in steps; does nothing for a table without a time to live.
 
     Args:
         table: The table.

@@ -1,4 +1,4 @@
-"""How objects show themselves in a notebook: small tables in HTML, which look right on dark and on light pages.
+"""HTML of objects for notebooks: small tables, which look right on dark and on light pages.
 
 Everything is escaped. There are no colours and no scripts: lines and dimmed text follow the colour of the page.
 """
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
-MOST_ITEMS: Final = 5  # of a collection, in a cell
-MOST_ROWS: Final = 200
+MAX_ITEMS: Final = 5  # of a collection, in a cell
+MAX_ROWS: Final = 200
 _LINE: Final = "border-bottom:1px solid currentColor;border-color:color-mix(in srgb,currentColor 25%,transparent)"
 _CELL: Final = f"text-align:left;vertical-align:top;padding:2px 10px 2px 0;background:none;{_LINE}"
 _DIM: Final = "opacity:0.65;font-weight:normal"
@@ -24,7 +24,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
-        return facts(type(self).__name__, {each.name: getattr(self, each.name) for each in fields})
+        return facts(type(self).__name__, {field.name: getattr(self, field.name) for field in fields})
 
 
 def facts(title: str, values: Mapping[str, Any]) -> str:
@@ -37,27 +37,27 @@ def facts(title: str, values: Mapping[str, Any]) -> str:
     return f"<div><strong>{escape(title)}</strong>{_table(rows)}</div>"
 
 
-def rows(title: str, columns: Sequence[str], found: Iterable[Sequence[Any]]) -> str:
-    """A title, and a table with named columns; the first `MOST_ROWS` rows."""
+def rows(title: str, columns: Sequence[str], values: Iterable[Sequence[Any]]) -> str:
+    """A title, and a table with named columns; the first `MAX_ROWS` rows."""
     head = "".join(f'<th scope="col" style="{_CELL};{_DIM}">{escape(name)}</th>' for name in columns)
-    listed = list(found)
+    listed = list(values)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell(value))}</td>' for value in row) + "</tr>"
-        for row in listed[:MOST_ROWS]
+        for row in listed[:MAX_ROWS]
     )
-    more = f'<div style="{_DIM}">and {len(listed) - MOST_ROWS:,} more</div>' if len(listed) > MOST_ROWS else ""
-    named = f"<strong>{escape(title)}</strong>" if title else ""
-    return f"<div>{named}{_table(f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody>')}{more}</div>"
+    more = f'<div style="{_DIM}">and {len(listed) - MAX_ROWS:,} more</div>' if len(listed) > MAX_ROWS else ""
+    heading = f"<strong>{escape(title)}</strong>" if title else ""
+    return f"<div>{heading}{_table(f'<thead><tr>{head}</tr></thead><tbody>{body}</tbody>')}{more}</div>"
 
 
 def text(title: str, lines: str) -> str:
-    """A title, and text as it is."""
+    """A title, and preformatted text."""
     style = "background:none;color:inherit;white-space:pre-wrap;margin:4px 0"
     return f'<div><strong>{escape(title)}</strong><pre style="{style}">{escape(lines)}</pre></div>'
 
 
 def cell(value: Any) -> str:
-    """A value in few words."""
+    """A value as short text."""
     match value:
         case None:
             return "none"
@@ -70,17 +70,17 @@ def cell(value: Any) -> str:
         case str():
             return value
         case Mapping():
-            return _listed([f"{cell(name)}: {cell(each)}" for name, each in value.items()])
+            return _listed([f"{cell(name)}: {cell(item)}" for name, item in value.items()])
         case Sequence() | frozenset():
-            return _listed([cell(each) for each in value])
+            return _listed([cell(item) for item in value])
     return str(value)
 
 
 def _listed(items: Sequence[str]) -> str:
     if not items:
         return "none"
-    more = f", and {len(items) - MOST_ITEMS:,} more" if len(items) > MOST_ITEMS else ""
-    return ", ".join(items[:MOST_ITEMS]) + more
+    more = f", and {len(items) - MAX_ITEMS:,} more" if len(items) > MAX_ITEMS else ""
+    return ", ".join(items[:MAX_ITEMS]) + more
 
 
 def _table(inner: str) -> str:

@@ -42,7 +42,7 @@ from weft.storage.alter import (
 from weft.storage.clock import Clock, Stamps, stamps_of
 from weft.storage.config.table_config import TableConfig
 from weft.storage.core.log.features import writable_features
-from weft.storage.core.log.table_state import TableState
+from weft.storage.core.log.table_state import TableState, check_writable
 from weft.storage.core.names import lane_name
 from weft.storage.core.plan.due_policy import DuePolicy
 from weft.storage.core.plan.watermarks import Lateness, Value, Watermarks
@@ -50,7 +50,7 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment, open_environment
 from weft.storage.errors import InvalidInput, NotOneMoment, TableError
 from weft.storage.log.fencing_barrier import complete_fencing_barrier
-from weft.storage.log.table_log import TableLog, check_writable
+from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import Marker, publish_mark
 from weft.storage.planned_work import expire_in_steps, plan_compaction, plan_fold, plan_split
 from weft.storage.read.changes.change_scan import expiring
@@ -87,7 +87,7 @@ from weft.storage.services.steps.steps import finish
 from weft.storage.services.steps.tasks import Execute, one_by_one
 from weft.storage.services.verify.findings import VerifyReport
 from weft.storage.services.verify.verify import run_verify
-from weft.storage.times import milliseconds
+from weft.storage.times import milliseconds, moment_of
 from weft.storage.write.writer import Writer
 
 
@@ -104,7 +104,7 @@ class Table:
         return f"Table({self.uri!r})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what is in the table now. What cannot be read is said instead."""
+        """What is in the table now, for notebooks; or the error that prevents reading it."""
         try:
             return table_html(Inspection.of(self.snapshot()))
         except TableError as error:
@@ -136,7 +136,7 @@ class Table:
 
     @classmethod
     def create_in(cls, env: Environment, config: TableConfig | Mapping[str, Any] | str | Path) -> Table:
-        """Create a table in a given environment; see `create`."""
+        """Create a table in an environment; see `create`."""
         table = cls(env)
         create_table(table._table_log, config)
         return table
@@ -212,7 +212,7 @@ class Table:
         return Writer(table_log, stream, lane, takeover=takeover, owner=owner, query_id=query_id, lateness=lateness)
 
     def batch_writer(self, stream: str, *, owner: str | None = None, lateness: Lateness | None = None) -> Writer:
-        """A writer of one commit beside all other writers: batches fence neither each other nor anybody else.
+        """A writer of one commit, which runs beside all other writers: it fences none of them.
 
         It uses one of the stream's lanes for batches, which other batches use before and after it, so the table does
         not grow with the number of batches. When the block ends, the lane no longer holds back the watermark. There is
@@ -254,11 +254,11 @@ class Table:
             complete_groups: Groups that ``complete_through`` applies to; None for all.
             settled: Refuse a time whose snapshot may still change; see `mark`. By default it is allowed, and
                 `Snapshot.settled` is false.
-            moment: Insist that the newest snapshot is the table at one moment, also if many lanes commit: then it may
-                lack commits since the newest entry of the table lane, which are those of the last minute. To have all
-                up to now, call `mark` first. `Snapshot.is_moment` is true then; with references only if none of the
-                tables has changed while they were read. With a time: the moment of the newest entry of the table lane
-                up to then, whatever the clocks of writers say; it may lack commits of the minute before the time.
+            moment: Return the table at one moment, also if many lanes commit at the same time. The newest snapshot may
+                then lack commits since the newest entry of the table lane, which are those of the last minute; call
+                `mark` first to have all up to now. `Snapshot.is_moment` is true, with references only if none of the
+                tables has changed while they were read. For a time it is the moment of the newest entry of the table
+                lane up to the time, whatever the clocks of writers say; it may lack commits of the minute before.
             references: Whether the snapshot has the columns of references; without them no other table is looked at.
 
         Raises:
@@ -271,19 +271,19 @@ class Table:
         """
         if moment and isinstance(as_of, str):
             raise InvalidInput(
-                f"moment with as_of {as_of!r}",
-                hint="moment is for the newest snapshot, and for that of a time: a savepoint or a cut is what it is",
+                f"moment: not possible with as_of {as_of!r}",
+                hint="leave moment out: it is for the newest snapshot and for times, and a savepoint or a cut is fixed",
             )
         if complete_groups and complete_through is None:
             raise InvalidInput(
-                "complete_groups without complete_through",
-                hint="to select rows by their groups, use to_arrow(require=...)",
+                "complete_groups: needs complete_through",
+                hint="give complete_through; to select rows by their groups, use to_arrow(require=...)",
             )
         take = self._referenced.snapshot if references else functools.partial(snapshot_at, self._table_log)
-        found = take(as_of, settled=settled, moment=moment)
+        snapshot = take(as_of, settled=settled, moment=moment)
         if complete_through is not None:
-            found.check_complete(complete_through, complete_groups)
-        return found
+            snapshot.check_complete(complete_through, complete_groups)
+        return snapshot
 
     def watermarks(self) -> Watermarks:
         """The watermarks of every stream and group now."""
@@ -297,7 +297,7 @@ class Table:
         as_of: dt.datetime | str | None = None,
         require: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows with the given keys, in no particular order; see `Snapshot.get` and `snapshot`."""
+        """The rows with these keys, in no particular order; see `Snapshot.get` and `snapshot`."""
         return self.snapshot(as_of).get(keys, columns, require)
 
     def explain_row(self, key: Any, *, as_of: dt.datetime | str | None = None, history: bool = False) -> Explanation:
@@ -381,10 +381,10 @@ class Table:
         return plan_fold(self, policy, execute=execute).finish("folding", progress)
 
     def split(self, buckets: int, *, execute: Execute = one_by_one, progress: OnStage = unobserved) -> SplitResult:
-        """Change the number of buckets, and write all file groups anew that have another number.
+        """Change the number of buckets, and rewrite all file groups that have another number.
 
-        Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a
-        kill call it again with the same number, or let compactions go on.
+        Writers, readers and all services continue. File groups are published independently: after an
+        error or a kill call it again with the same number, or let compactions continue the split.
 
         Args:
             buckets: The number of buckets, a power of two.
@@ -459,20 +459,19 @@ class Table:
         Raises:
             StoreUnavailable, CommitUnknown: The store refuses access, or does not say whether the mark was recorded.
         """
-        made = publish_mark(self.writable())
-        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=made.began_at_ms - 1)
+        return moment_of(publish_mark(self.writable()).began_at_ms - 1)
 
     def _settle(self, as_of: dt.datetime | str | None, *, references: bool = True) -> Snapshot:
         """A snapshot to restore or to keep: its time is settled first, unless it is in the future.
 
-        The newest one is one moment (R7): if the lanes do not rest, a mark says which.
+        The newest snapshot is the table at one moment (R7). If lanes commit meanwhile, that is the moment of a mark.
         """
-        found = self.snapshot(as_of, references=references)
+        snapshot = self.snapshot(as_of, references=references)
         is_newest = as_of is None
-        if not found.settled or (is_newest and not found.table_is_moment):
+        if not snapshot.settled or (is_newest and not snapshot.table_is_moment):
             publish_mark(self._table_log)
-            found = self.snapshot(as_of, references=references, moment=is_newest)
-        return found
+            snapshot = self.snapshot(as_of, references=references, moment=is_newest)
+        return snapshot
 
     def close_lane(self, lane: str) -> int:
         """Close a lane permanently; returns its last entry. Fences its writer; readers look for no new entries.
@@ -633,7 +632,7 @@ class Table:
         execute: Execute = one_by_one,
         progress: OnStage = unobserved,
     ) -> RewriteResult:
-        """Forget the deletes of a group whose first ordering value is smaller, where nothing else is known of the row.
+        """Forget the deletes of a group with a smaller first ordering value, for keys that have no other data.
 
         Only for a table to which no older event of the group will come: a later event that is older than a forgotten
         delete would bring its row back. A row that is hidden keeps its delete as long as another group of it has
@@ -715,10 +714,10 @@ class Table:
         return finish(expire_in_steps(self, execute, now_ms=now_ms, progress=progress))
 
     def alter(self, *changes: Change | Mapping[str, Any]) -> SchemaChange:
-        """Change the schema, as one entry of the log: all changes are made, or none. Writers and readers continue.
+        """Change the schema, as one entry of the log: all changes take effect, or none. Writers and readers continue.
 
-        The changes are applied in order, to the newest schema, and each is checked with the whole of the configuration.
-        Those that the table has already change nothing.
+        The changes are applied in order, to the newest schema. Each change is checked with the whole configuration.
+        A change that the table has already has no effect.
 
         Args:
             changes: Models of `weft.storage.alter`, or mappings with their fields and ``kind``, such as
@@ -753,7 +752,7 @@ class Table:
         Raises:
             NotFound: The table has no such group.
             InvalidInput: The changed configuration is wrong, or the group has a custom merger.
-            Conflict: There is another column of that name. The same column is no error.
+            Conflict: There is another column of that name. It is not an error if the table has the same column.
         """
         return self.alter(
             AddColumn(group=group, name=name, type=type, default=default, function=function, comment=comment)
@@ -787,7 +786,8 @@ class Table:
         Raises:
             NotFound: The table has no such stream.
             InvalidInput: The changed configuration is wrong.
-            Conflict: There is another group, column or stream of that name. The same group is no error.
+            Conflict: There is another group, column or stream of that name. It is not an error if the table has the
+                same group.
         """
         return self.alter(
             AddGroup(
@@ -813,7 +813,7 @@ class Table:
         Raises:
             InvalidInput: The changed configuration is wrong: no such group, or delete policies that contradict each
                 other.
-            Conflict: There is another stream of that name. The same stream is no error.
+            Conflict: There is another stream of that name. It is not an error if the table has the same stream.
         """
         return self.alter(AddStream(name=name, groups=groups, on_delete=on_delete))
 
@@ -853,7 +853,7 @@ class Table:
 
         Raises:
             NotFound: The table has no such column.
-            InvalidInput: The comment is no string.
+            InvalidInput: The comment is not a string.
         """
         return self.alter(SetComment(comment=comment, column=column))
 
@@ -881,7 +881,7 @@ class Table:
                 longer time costs fewer rewritten files.
 
         Raises:
-            InvalidInput: A duration cannot be read, the column does not exist or is no time, or the arguments
+            InvalidInput: A duration cannot be read, the column does not exist or is not a time, or the arguments
                 contradict each other. Nothing was changed.
         """
         return self.alter(SetTtl(rows=rows, by=by, unit=unit, deletes=deletes, within=within))
@@ -893,7 +893,7 @@ class Table:
             on: Whether compactions may write overlays.
 
         Raises:
-            InvalidInput: The value is no boolean.
+            InvalidInput: The value is not a boolean.
         """
         return self.alter(SetOverlays(on=on))
 
@@ -932,7 +932,7 @@ class Table:
         Raises:
             NotFound: There is no such table or column.
             InvalidInput: The foreign key does not fit the key of the other table, or names clash.
-            Conflict: There is another reference of that name. The same reference is no error.
+            Conflict: There is another reference of that name. It is not an error if the table has the same reference.
         """
         return self.alter(AddReference(name=name, table=table, on=on, columns=columns, prefix=prefix))
 

@@ -23,7 +23,7 @@ def milliseconds(moment: dt.datetime) -> int:
 
 
 def moment_of(time_ms: int) -> dt.datetime:
-    """The time of Unix milliseconds, in UTC."""
+    """The UTC time of a number of Unix milliseconds."""
     return _EPOCH + time_ms * MILLISECOND
 
 

@@ -2,7 +2,7 @@
 
 They are written by pyarrow, into the tail of the file, and are those of Parquet: other engines use them too. pyarrow
 has no function that reads them, so this module does: the split block Bloom filter of the Parquet format, with XXH64
-of the plain encoding of a value. A filter has no false negatives: what it does not contain is not in the row group.
+of the plain encoding of a value. A filter has no false negatives: a value that is not in it is not in the row group.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def xxh64(rows: npt.NDArray[np.uint8]) -> Hashes:
     """XXH64 with seed 0 of each row of bytes; all rows have the same length."""
     count, length = rows.shape
     with np.errstate(over="ignore"):
-        whole = length - length % 32
-        if whole:
+        striped_bytes = length - length % 32
+        if striped_bytes:
             lanes = [np.full(count, start, np.uint64) for start in (_P1 + _P2, _P2, np.uint64(0), np.uint64(0) - _P1)]
-            words = _words(rows[:, :whole], "<u8")
+            words = _words(rows[:, :striped_bytes], "<u8")
             for start in range(0, words.shape[1], 4):
                 lanes = [_round(lane, words[:, start + number]) for number, lane in enumerate(lanes)]
             result = sum(
@@ -145,7 +145,7 @@ def xxh64(rows: npt.NDArray[np.uint8]) -> Hashes:
         else:
             result = np.full(count, _P5, np.uint64)
         result = result + np.uint64(length)
-        position = whole
+        position = striped_bytes
         while position + 8 <= length:
             word = _words(rows[:, position : position + 8], "<u8")[:, 0]
             result = _rotate(result ^ _round(np.zeros(count, np.uint64), word), 27) * _P1 + _P4

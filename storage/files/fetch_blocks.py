@@ -40,14 +40,14 @@ class LogBlocks:
                 skipped.
         """
         self._env, self._files, self._columns = env, files, columns
-        self._left = {number: set(numbers) for number, numbers in blocks.items()}
+        self._unfetched = {number: set(numbers) for number, numbers in blocks.items()}
         self._decoders: dict[int, BlockDecoder] = {}
         self._expected: tuple[BlockId, ...] = ()
         self._fetched: dict[BlockId, pa.Buffer] = {}
         self._fetched_bytes = 0
 
     def expect(self, blocks: Iterable[BlockId]) -> None:
-        """Announce the blocks that will be taken next, in this order. Blocks that were taken before are ignored."""
+        """Announce the blocks that will be taken next, in this order. Blocks that were fetched before are ignored."""
         self._expected = tuple(blocks)
 
     def take(self, block: BlockId) -> pa.RecordBatch:
@@ -78,18 +78,18 @@ class LogBlocks:
         free_bytes = self._env.tuning.fetch_bytes - self._fetched_bytes
         blocks_by_file: dict[int, list[int]] = {}
         for number, block in expected:
-            if block in self._left[number]:
+            if block in self._unfetched[number]:
                 free_bytes -= self._length(number, block)
                 if free_bytes < 0 and blocks_by_file:
                     break
                 blocks_by_file.setdefault(number, []).append(block)
-                self._left[number].remove(block)
+                self._unfetched[number].remove(block)
         for number, numbers in blocks_by_file.items():
-            rest = sum(self._length(number, block) for block in self._left[number])
-            if rest <= free_bytes:
-                free_bytes -= rest
-                numbers.extend(self._left[number])
-                self._left[number].clear()
+            rest_bytes = sum(self._length(number, block) for block in self._unfetched[number])
+            if rest_bytes <= free_bytes:
+                free_bytes -= rest_bytes
+                numbers.extend(self._unfetched[number])
+                self._unfetched[number].clear()
             numbers.sort()
         return blocks_by_file
 

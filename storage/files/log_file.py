@@ -113,7 +113,7 @@ def put_log_file(env: Environment, schema: TableSchema, path: Path, content: Sor
 
 
 def remove_log_file(store: ObjectStore, file: LogFile) -> None:
-    """Remove a log file that no entry refers to. Errors are ignored: cleaning removes the remaining files."""
+    """Remove a log file that no entry refers to. Errors are ignored: cleaning removes the file later."""
     for object_ref in file.objects:
         with contextlib.suppress(OSError):
             store.delete(object_ref.path)
@@ -130,11 +130,11 @@ def _inline_or_sidecar(env: Environment, log_file: Path, index: LogIndex) -> Log
 
 def _sort_rows(schema: TableSchema, rows: pa.Table) -> tuple[pa.Table, list[str], Indices, Indices]:
     """The rows, stably sorted by (partition, bucket, key); all partition folders; partition and bucket of each row."""
-    own_keys = key_columns(schema, rows)
+    row_keys = key_columns(schema, rows)
     if schema.has_sort_key:
-        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, own_keys))
-    bucket = buckets(schema, own_keys, schema.bucket_bits)
-    partitions, partition = partition_folders(schema, own_keys)
+        rows = rows.add_column(0, schema.event_schema([names.KEY]).field(0), sort_keys(schema, row_keys))
+    bucket = buckets(schema, row_keys, schema.bucket_bits)
+    partitions, partition = partition_folders(schema, row_keys)
     order = keys.stable_order(keys.key_vector(rows.column(schema.sort_column)))
     file_group = (partition << schema.bucket_bits) | bucket
     order = order[np.argsort(file_group[order], kind="stable")]
@@ -216,7 +216,7 @@ def _blocks(
 
 
 def version_columns(group: Group, columns: Collection[str]) -> list[str]:
-    """Which columns of a log file have first ordering values of a group: as shown, of floors, of a custom merger."""
+    """The columns of a log file with first ordering values of a group: that of users, of floors, of a custom merger."""
     hidden = (names.floor_ordering(group.id, 0), names.top_ordering(group.id, 0))
     return [name for name in (*group.ordering[:1], *hidden) if name in columns]
 
@@ -242,10 +242,10 @@ def block_lead(file: FileRef) -> int:
 
 
 class BlockDecoder:
-    """Verifies and decodes blocks of one log file, wanted columns only.
+    """Verifies blocks of one log file, and decodes some of its columns.
 
     A block is decoded in place, without a copy: the schema of the tail is put before it, which makes an Arrow stream of
-    one batch. So tail and blocks must be given with `block_lead` free bytes before them.
+    one batch. So the buffers of the tail and of blocks must have `block_lead` free bytes before their content.
     """
 
     def __init__(self, file: LogFile, blocks: Blocks, columns: Collection[str], tail: pa.Buffer) -> None:
@@ -284,12 +284,12 @@ class BlockDecoder:
         if crc32(content) != self._blocks.crc32[number]:
             raise damaged(self._file.file.path, f"block {number}")
         # The first block contains the beginning of the file, with the schema.
-        first = content.slice(0, _MAGIC.size).equals(_MAGIC)
-        stream = content.slice(_MAGIC.size) if first else self._with_schema(block)
+        is_first = content.slice(0, _MAGIC.size).equals(_MAGIC)
+        stream = content.slice(_MAGIC.size) if is_first else self._with_schema(block)
         try:
             return pa.ipc.open_stream(stream, options=self._options).read_next_batch()
         except StopIteration:
-            raise self._undecodable(f"block {number} holds no batch") from None
+            raise self._undecodable(f"block {number} has no rows") from None
         except (pa.ArrowException, OSError) as error:
             raise self._undecodable(error) from error
 
@@ -299,4 +299,6 @@ class BlockDecoder:
         return block.slice(start)
 
     def _undecodable(self, reason: object) -> CorruptData:
-        return CorruptData(f"log file {self._file.file.path} does not decode: {reason}", hint="restore it from a copy")
+        return CorruptData(
+            f"log file {self._file.file.path} does not decode: {reason}", hint="restore it from a copy of the store"
+        )

@@ -36,7 +36,7 @@ from weft.storage.files.row_buffer import RowBuffer
 
 
 class LogReader:
-    """Reads the log ranges of slices. Call `collapse` once for each of them, in the order in which they were given."""
+    """Reads the log ranges of slices. Call `collapse` once for each slice, in the order of ``slices``."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class LogReader:
             only_keys: Collapse only these keys; None for all.
 
         Returns:
-            Keys and registers; None if the logs have no (wanted) keys.
+            Keys and registers; None if the logs have none of the keys.
 
         Raises:
             CorruptData: A log file is missing or damaged.
@@ -123,7 +123,7 @@ class LogReader:
         return LogState(KeyDirectory.of(ranges, self._schema), registers, run_keys)
 
     def events(self, file_slice: FileSlice) -> Iterator[LogRange]:
-        """The events of one slice that are in no fold, not merged; those of a group are in version order.
+        """The events of one slice that are not in a fold, without merging; those of a group are in version order.
 
         Call it in place of `collapse`.
 
@@ -134,7 +134,7 @@ class LogReader:
         return self._events(file_slice, None)
 
     def rows_of(self, file_slice: FileSlice, only_keys: KeyVector) -> Iterator[tuple[LiveFile, dict[str, pa.Array]]]:
-        """The rows of some keys as they are stored, not merged: events, and registers of folds.
+        """The rows of some keys as they are stored, without merging: events, and registers of folds.
 
         Call it in place of `collapse`.
 
@@ -185,7 +185,7 @@ class LogReader:
 
     def _log_range(self, kind: _Kind, coalesced: _Coalesced, only_keys: KeyVector | None) -> Iterator[LogRange]:
         batches = coalesced.batches.take()
-        # Several times as fast for many small batches as a table of chunks, of which each column is combined.
+        # For many small batches this is several times as fast as combining the chunks of each column of a table.
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         arrival = np.repeat(coalesced.arrivals, coalesced.counts)
         slice_ordinals = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
@@ -215,7 +215,7 @@ class LogReader:
             end += count
             number = block[0]
             if forms[number] == form:
-                of_rows = None if ordinals is None else ordinals[end - count : end]
+                row_ordinals = None if ordinals is None else ordinals[end - count : end]
                 batch = self._block(block).slice(start, count)
                 if within is not None:
                     assert ordinals is None, "a part of a file group is not combined with others"
@@ -224,7 +224,7 @@ class LogReader:
                     assert ordinals is None, "rows of shared ranges are filtered for one file group"
                     batch = batch.filter(pa.array(in_bucket(self._schema, _columns_of(batch), file_slice.group)))
                 if len(batch):
-                    yield number, batch, of_rows
+                    yield number, batch, row_ordinals
 
     def _of_range(self, batch: pa.RecordBatch, within: KeyRange) -> pa.RecordBatch:
         """The rows of one file group with a key in a range; rows are sorted by key."""
@@ -250,7 +250,7 @@ class LogReader:
         return adapted
 
     def _kind(self, number: int, columns: pa.Schema) -> _Kind:
-        """The kind of a file whose kind is not known yet; one object for all files of the kind."""
+        """Determine the kind of a file; one object for all files of the kind."""
         groups = frozenset(self._files[number].file.groups)
         equal = (kind for kind in self._kinds if kind.groups == groups and kind.columns.equals(columns))
         match = next(equal, None)

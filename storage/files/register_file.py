@@ -35,8 +35,8 @@ def write_register_file(
             file groups have the same bits.
     """
     collapsed = list(states)
-    carried = {group for _, state in collapsed for group in state.registers}
-    groups = tuple(group for group in schema.groups if group.id in carried)
+    group_ids = {group for _, state in collapsed for group in state.registers}
+    groups = tuple(group for group in schema.groups if group.id in group_ids)
     parts = [(run, register_rows(schema, groups, state)) for run, state in collapsed]
     parts = [(run, rows) for run, rows in parts if len(rows)]
     if not parts:
@@ -48,24 +48,24 @@ def write_register_file(
         groups=groups,
         rows=_table(schema, [rows for _, rows in parts]),
         partitions=partitions,
-        partition=_each_row(parts, lambda file_group: number_of.get(file_group.partition, -1)),
+        partition=_value_by_row(parts, lambda file_group: number_of.get(file_group.partition, -1)),
         bits=parts[0][0][0].bits,
-        bucket=_each_row(parts, lambda file_group: file_group.bucket),
+        bucket=_value_by_row(parts, lambda file_group: file_group.bucket),
         deletes=np.concatenate([rows.deletes for _, rows in parts]),
     )
     return put_log_file(env, schema, path, content)
 
 
-def _each_row(
+def _value_by_row(
     parts: Sequence[tuple[Sequence[FileGroup], RegisterRows]], value_of: Callable[[FileGroup], int]
 ) -> Indices:
-    """A value of the file group of each row."""
+    """For every row, a value of its file group."""
     values = [np.array([value_of(file_group) for file_group in run], np.int64) for run, _ in parts]
-    return np.concatenate([of_run[_ordinals(rows)] for of_run, (_, rows) in zip(values, parts, strict=True)])
+    return np.concatenate([run_values[_ordinals(rows)] for run_values, (_, rows) in zip(values, parts, strict=True)])
 
 
 def _ordinals(rows: RegisterRows) -> Indices:
-    """The file group of each row, by its position in its run."""
+    """For every row, the position of its file group in the run."""
     return np.asarray(rows.columns.get(names.SLICE_ORDINAL, np.zeros(len(rows), np.int64)))
 
 

@@ -1,4 +1,4 @@
-"""Rows that wait until they are enough, in few batches.
+"""Collects rows until there are enough of them, in few batches.
 
 A batch has a fixed cost for each of its columns, kilobytes of memory: thousands of batches of a few rows and a thousand
 columns would need gigabytes. So batches are joined as they come, sixteen of about the same size at a time. Each row is
@@ -11,14 +11,15 @@ from typing import Final
 
 import pyarrow as pa
 
-_JOINED: Final = 16
+_JOINED: Final = 16  # batches that are joined at a time
 
 
 class RowBuffer:
     """Batches with the same columns, in order."""
 
     def __init__(self) -> None:
-        self._batches: list[tuple[int, pa.RecordBatch]] = []  # of each how often its rows were joined
+        self._batches: list[tuple[int, pa.RecordBatch]] = []
+        """How often the rows of a batch were joined, and the batch."""
         self.rows = self.bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:

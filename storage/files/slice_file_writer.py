@@ -33,9 +33,9 @@ class SliceFileWriter:
         env: The environment of the table.
         path: Path of the file, which no other writer uses.
         schema: The schema of the table.
-        shared: Whether several file groups are written, each ended by `end_part`.
+        shared: Whether the file has several file groups. `end_part` ends each of them.
         columns: Names of the columns of an overlay, in slice order; by default all of the slice schema.
-        row_groups: Number of rows of each row group; by default as tuned.
+        row_groups: Number of rows of each row group; by default those of `Tuning`.
         index: Columns that get Bloom filters, if the file has them.
     """
 
@@ -68,14 +68,14 @@ class SliceFileWriter:
             self._append(self._batch(columns))
 
     def write_parts(self, columns: Mapping[str, pa.Array], sizes: Sequence[int]) -> list[FilePart | None]:
-        """Append the rows of several file groups, and end the part of each.
+        """Append the rows of several file groups, and end each file group.
 
         Args:
             columns: All columns of the file, the rows of one file group after those of another; none without rows.
             sizes: Number of rows of each file group.
 
         Returns:
-            As `end_part`, of each.
+            The part of each file group, as `end_part` returns it.
         """
         first, batch = self._part_from, self._batch(columns) if columns else None
         parts: list[FilePart | None] = []
@@ -168,8 +168,7 @@ class SliceFileWriter:
                 bloom_filter_options=writer_options(first, self._index),
             )
         self._writer.write_table(table.slice(0, rows), row_group_size=rows)
-        rest = table.slice(rows)
-        for batch in rest.to_batches():
+        for batch in table.slice(rows).to_batches():
             self._pending.add(batch)
         self._rows += rows
         if self._row_groups:

@@ -19,12 +19,14 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_bytes
 from weft.storage.core.log.cut import Span, in_spans
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import SlicePart, Slices
+from weft.storage.core.log.newest_slices import Slices
 from weft.storage.core.log.sealed import digest
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.slice_parts import SlicePart
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import (
     TABLE_LANE,
     LaneName,
@@ -50,12 +52,12 @@ class StoredParts:
     """The slices of one checkpoint in the store."""
 
     def __init__(self, store: ObjectStore, path: Path, size: int, replay: Callable[[], TableState]) -> None:
-        """``replay`` gives the state of the same prefix without this checkpoint; raises CorruptData if it cannot."""
+        """``replay`` gives the state of the same prefix without this checkpoint, or raises CorruptData."""
         self._store, self._path, self._size, self._replay = store, path, size, replay
         self._replayed: Slices | None = None
 
     def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
-        """See `weft.storage.core.log.newest_slices.PartSource.read`."""
+        """See `weft.storage.core.log.slice_parts.PartSource.read`."""
         places = [part.place for part in parts if part.place is not None]
         request = ReadRequest(self._path, self._size, [(place.offset, place.length) for place in places])
         contents: Sequence[pa.Buffer | None]
@@ -108,7 +110,9 @@ class Checkpoints:
             data, entry = self._with_entry(lane, head, path)
             return (decode_lane(data) if data is not None else None), entry
 
-        state = self._newest(log, lane, read, None, lambda state: agreed(rolled_back, state.rolled_back, state.head))
+        state = self._newest(
+            log, lane, read, None, lambda state: agree_up_to(rolled_back, state.rolled_back, state.head)
+        )
         if state is not None:
             state.rolled_back = rolled_back
         return state
@@ -242,7 +246,7 @@ def list_checkpoints(store: ObjectStore, lane: LaneName) -> Iterator[tuple[int, 
             yield head, Path(f"{folder}/{name}"), size
 
 
-def agreed(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
+def agree_up_to(first: Sequence[Span], second: Sequence[Span], head: int) -> int:
     """The entry, ``head`` at most, up to which two lists of spans contain the same entries."""
     edges = sorted({0, head, *(edge for span in (*first, *second) for edge in span if edge < head)})
     for after, _ in itertools.pairwise(edges):

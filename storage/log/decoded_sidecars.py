@@ -27,15 +27,15 @@ class Decoded(Generic[T]):
 
     def __init__(self, max_bytes: int, decode: Callable[[bytes], T]) -> None:
         self._decode = decode
-        self._known: BoundedCache[bytes, tuple[int, T]] = BoundedCache(max_bytes, operator.itemgetter(0))
+        self._values: BoundedCache[bytes, tuple[int, T]] = BoundedCache(max_bytes, operator.itemgetter(0))
 
     def decode(self, data: bytes) -> T:
-        """The content of a sidecar. Raises the errors of decoding."""
-        return self._known.get(hashlib.sha256(data).digest(), lambda: (len(data), self._decode(data)))[1]
+        """The content of a sidecar; raises the errors of decoding."""
+        return self._values.get(hashlib.sha256(data).digest(), lambda: (len(data), self._decode(data)))[1]
 
     def clear(self) -> None:
-        """Forget all of them."""
-        self._known.clear()
+        """Remove all values."""
+        self._values.clear()
 
 
 DECODED_SLICES: Final[Decoded[SliceList]] = Decoded(MAX_BYTES, decode_list)

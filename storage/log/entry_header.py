@@ -27,7 +27,7 @@ class Prefix(Protocol):
 
 
 class Head(NamedTuple):
-    """The last entry of a lane that has not been folded to a state."""
+    """The last entry of a lane, without the state of the lane."""
 
     head: int
     head_id: str
@@ -40,7 +40,7 @@ NO_ENTRY: Final = Head(0, "", 0)
 
 def next_header(
     lane: LaneName,
-    after: Prefix,
+    prefix: Prefix,
     *,
     epoch: int,
     table_rev: int,
@@ -52,10 +52,10 @@ def next_header(
 
     Args:
         lane: The lane; `TABLE_LANE` for the table lane.
-        after: The prefix.
+        prefix: The prefix.
         epoch: Number of the claim under which the entry is written; 0 in the table lane.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE that its writer knows; 0 in the table lane.
-        stamps: Gives the stamp, which is larger than all that this process has seen for the table.
+        stamps: Gives the stamp, which is larger than all that this process has observed in the table.
         env: Gives the id and the time, which never decreases within a lane.
         table_seen: Of a commit, the length of the prefix of the table lane that its writer had read when it began.
 
@@ -64,11 +64,11 @@ def next_header(
     """
     return Header(
         lane=lane,
-        seq=after.head + 1,
+        seq=prefix.head + 1,
         epoch=epoch,
         commit_id=env.ids.new() if table_seen is None else f"{env.ids.new()}-{table_seen}",
-        prev_id=after.head_id,
+        prev_id=prefix.head_id,
         table_rev=table_rev,
         stamp=stamps.next(env.clock),
-        committed_at_ms=max(env.clock.now_ms(), after.committed_at_ms),
+        committed_at_ms=max(env.clock.now_ms(), prefix.committed_at_ms),
     )

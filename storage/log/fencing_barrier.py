@@ -3,19 +3,19 @@
 A fencing barrier is an INTENT in the table lane, then a claim in each of its lanes, then DONE. Commits before the claim
 are before the action. A writer that claims the lane later loads the table after its claim, finds the INTENT and
 completes it before it commits. Any process can complete a barrier, and several can at once: the *first* claim of a
-barrier in a lane is the boundary, and a process that finds one adds no other (L4). A barrier does not wait for writers:
-it fences them.
+barrier in a lane is the boundary, and a process that finds one adds no other (PROTOCOL.md, L4). A barrier does not
+wait for writers: it fences them.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from weft.storage.core.log.entries import FINISH, Claim, Data, Done, Header
+from weft.storage.core.log.entries import Claim, Data, Done, Header, lane_entries
+from weft.storage.core.log.features import FINISH
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName
 from weft.storage.errors import Conflict
-from weft.storage.log.commit_log import lane_entries
 from weft.storage.log.entry_header import NO_ENTRY, Head, next_header
 from weft.storage.log.table_log import TableLog
 
@@ -61,14 +61,14 @@ def fence_after(table_log: TableLog, lane: LaneName, last: Header | None, owner:
         stamps=table_log.stamps,
         env=table_log.env,
     )
-    # Nobody is in a lane without entries either; versions that do not know the feature may use the table.
-    finishes = is_left(last) if last is not None else FINISH in table_log.refresh().writer_features
+    # A lane without entries has no writer either, but versions that do not know the feature may use the table.
+    finishes = stays_finished(last) if last is not None else FINISH in table_log.refresh().writer_features
     claim = Claim(**header, owner=owner, intent=intent, finishes=finishes)
     return table_log.commit_log.publish(claim).commit_id == claim.commit_id
 
 
-def is_left(last: Header) -> bool:
-    """Whether nobody goes on in a lane with this last entry once it is fenced: it finishes, or is a batch's claim."""
+def stays_finished(last: Header) -> bool:
+    """Whether a fence after this entry finishes the lane: the entry finishes it, or is the claim of a batch."""
     if isinstance(last, Claim):
         return last.finishes or last.for_batch
     return isinstance(last, Data) and last.finishes
@@ -92,13 +92,13 @@ def fence_lane(table_log: TableLog, lane: LaneName, owner: str, *, after: int = 
     log = table_log.commit_log
     for _ in range(MAX_FENCE_TRIES):
         if intent:
-            fresh = lane_entries(log.read_after(lane, after))
-            for entry in fresh:
+            new_entries = lane_entries(log.read_after(lane, after))
+            for entry in new_entries:
                 if isinstance(entry, Claim) and entry.intent == intent:
                     table_log.stamps.observe(entry.stamp)  # that of DONE must be larger (W2)
                     return entry.seq
             # Not the newest head of the lane: a claim for this barrier may have been published meanwhile.
-            after += len(fresh)
+            after += len(new_entries)
         else:
             after = log.head(lane, after)
         last = log.entry(lane, after) if after else None

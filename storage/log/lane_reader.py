@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from weft.storage.core.log import entries
-from weft.storage.core.log.entries import Entry, Unresolved
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.log.entry_codec import Unresolved, decode_entry
 from weft.storage.core.names import LaneName, describe_lane
 from weft.storage.environment import Tuning
 from weft.storage.errors import CorruptData, TableError
@@ -22,7 +22,7 @@ requests three, and 100 entries take five rounds."""
 
 
 class Tail:
-    """The entries of a lane after a given one, read up to the end.
+    """The entries of a lane after one of its entries, read up to the end.
 
     An entry that others follow is certain, because the writer of the next one has read it. The last one may have been
     put into its slot too late, and a free slot may be archived: archives have to be requested.
@@ -35,9 +35,9 @@ class Tail:
         until: int | None,
         tuning: Tuning,
         *,
-        most: int | None = None,
+        max_entries: int | None = None,
         window: int = 1,
-        known: int = 0,
+        lower_bound: int = 0,
     ) -> None:
         """Begin to read.
 
@@ -46,22 +46,23 @@ class Tail:
             after: The entry before the first one to read.
             until: The last entry to read; None for the end of the lane.
             tuning: Sizes of windows.
-            most: Maximum number of entries to read.
+            max_entries: Maximum number of entries to read.
             window: Number of slots that are read in the first round.
-            known: An entry that exists, 0 if none is known: the first round reads up to it and further.
+            lower_bound: An entry that exists, or 0: the first round reads up to it and further.
         """
-        self.lane, self._after, self._until, self._most, self._known = lane, after, until, most, known
-        self.found: list[Entry | Unresolved] = []
+        self.lane, self._after, self._until = lane, after, until
+        self._max_entries, self._lower_bound = max_entries, lower_bound
+        self.entries: list[Entry | Unresolved] = []
         self._window, self._tuning = window, tuning
         self._ended = until is not None and after >= until
-        self._sure = 0
-        self._free = 0
-        self._stopped = 0
+        self._certain = 0
+        self._free_slot = 0
+        self._stopped_at = 0
         self._error: TableError | None = None
 
     @property
     def _seq(self) -> int:
-        return self._after + len(self.found)
+        return self._after + len(self.entries)
 
     def take(self, cached: Mapping[int, Entry]) -> None:
         """Take entries from the cache, as far as it has the next ones.
@@ -72,7 +73,7 @@ class Tail:
         try:
             while not self._ended and (entry := cached.get(self._seq + 1)) is not None:
                 self.add(entry)
-                self._sure = len(self.found)
+                self._certain = len(self.entries)
         except CorruptData as error:
             self._stop_at_certain(error)
 
@@ -82,21 +83,21 @@ class Tail:
         Raises:
             CorruptData: It does not follow the entry before.
         """
-        if self.found and entry.prev_id != self.found[-1].commit_id:
+        if self.entries and entry.prev_id != self.entries[-1].commit_id:
             raise CorruptData(
                 f"entry {entry.seq} of lane {self.lane!r} does not follow entry {entry.seq - 1}",
                 hint="an object was replaced: restore it from a copy of the store",
             )
-        self.found.append(entry)
-        self._ended |= self._seq == self._until or len(self.found) == self._most
+        self.entries.append(entry)
+        self._ended |= self._seq == self._until or len(self.entries) == self._max_entries
 
     def window(self) -> range:
         """The slots to read next; empty at the end."""
         if self._ended:
             return range(0)
-        last = self._seq + max(self._window, min(self._known + 1 - self._seq, self._tuning.lane_window))
-        if self._most is not None:
-            last = min(last, self._after + self._most)
+        last = self._seq + max(self._window, min(self._lower_bound + 1 - self._seq, self._tuning.lane_window))
+        if self._max_entries is not None:
+            last = min(last, self._after + self._max_entries)
         return range(self._seq + 1, (last if self._until is None else min(last, self._until)) + 1)
 
     def read(self, slots: Sequence[tuple[int, bytes | None, bool]]) -> None:
@@ -106,24 +107,24 @@ class Tail:
             TableError: An archived entry cannot be read, or does not follow an entry that is certain.
         """
         sizes = []
-        for seq, data, archived in slots:
+        for seq, data, is_archived in slots:
             if self._ended:
                 break
             if data is None:
-                self._free = seq
+                self._free_slot = seq
                 self._stop(self._missing(seq) if self._until is not None else None)
                 break
             sizes.append(len(data))
             try:
-                self.add(entries.decode_entry(data, self.lane, seq))
+                self.add(decode_entry(data, self.lane, seq))
             except TableError as error:
-                if archived:
+                if is_archived:
                     self._stop_at_certain(error)
                 else:
                     self._stop(error)
                 break
-            if archived:
-                self._sure = len(self.found)
+            if is_archived:
+                self._certain = len(self.entries)
         mean = sum(sizes) // max(len(sizes), 1)
         fitting = self._tuning.round_bytes // max(mean, 1) + 1
         wider = next((size for size in WINDOWS if size > self._window), self._tuning.lane_window)
@@ -137,23 +138,23 @@ class Tail:
 
     def _stop(self, error: TableError | None) -> None:
         self._ended = True
-        self._stopped, self._error = self._seq + 1, error
+        self._stopped_at, self._error = self._seq + 1, error
 
     def _stop_at_certain(self, error: TableError) -> None:
         """Stop at an entry from the cache or an archive. To request its archive again would change nothing."""
-        if len(self.found) == self._sure:
+        if len(self.entries) == self._certain:
             raise error
         self._ended, self._error = True, error
 
     @property
     def is_at_end(self) -> bool:
-        """Whether no entry was found: the first slot is free, or archived."""
-        return not self.found and self._stopped > 0 and self._error is None
+        """Whether there is no entry to read: the first slot is free, or archived."""
+        return not self.entries and self._stopped_at > 0 and self._error is None
 
     @property
     def is_at_free_slot(self) -> bool:
-        """Whether it ended at a slot that was read as free; the slot may be archived, as long as nobody has asked."""
-        return self._ended and self._free == self._seq + 1
+        """Whether it ended at a slot that was read as free. Only a request tells whether that slot is archived."""
+        return self._ended and self._free_slot == self._seq + 1
 
     def look_again(self) -> None:
         """Read the slot once more that was read as free."""
@@ -162,32 +163,32 @@ class Tail:
 
     def doubtful(self) -> list[int]:
         """Slots whose archives must be requested after the slots were read (A2)."""
-        last = [self._seq] if len(self.found) > self._sure else []
-        return [*last, self._stopped] if self._stopped else last
+        last = [self._seq] if len(self.entries) > self._certain else []
+        return [*last, self._stopped_at] if self._stopped_at else last
 
-    def settle(self, archived: Callable[[Slot], bool]) -> None:
+    def settle(self, is_archived: Callable[[Slot], bool]) -> None:
         """Take the result of requesting archives: slots of archived chunks are read again.
 
         Raises:
             TableError: The error at which reading stopped, if no archive explains it.
         """
         doubtful = self.doubtful()
-        if any(archived((self.lane, seq)) for seq in doubtful):
-            while len(self.found) > self._sure and archived((self.lane, self._seq)):
-                self.found.pop()
+        if any(is_archived((self.lane, seq)) for seq in doubtful):
+            while len(self.entries) > self._certain and is_archived((self.lane, self._seq)):
+                self.entries.pop()
             self._ended = False
         elif self._error is not None:
             raise self._error
-        self._sure, self._stopped, self._error = len(self.found), 0, None
+        self._certain, self._stopped_at, self._error = len(self.entries), 0, None
 
 
 class Search:
-    """Search for the last slot with a property that ``low`` has and ``high`` does not have (None: not known yet)."""
+    """Search for the last slot with a property that ``low`` has and ``high`` does not have (None: unknown)."""
 
     def __init__(self, low: int, high: int | None, probes: int, *, read_low: bool = False) -> None:
         """Begin to search; ``read_low``: the first round requests ``low`` and the next slot, which is usually free."""
         self.low, self._high, self._probes = low, high, probes
-        self._sure = {low, high}
+        self._certain = {low, high}
         self._step = 1
         self._read_low = read_low and low > 0
 
@@ -209,9 +210,10 @@ class Search:
         parts = self._probes + 1
         return sorted({self.low + width * part // parts for part in range(1, parts)} - {self.low})
 
-    def learn(self, seq: int, *, holds: bool, sure: bool) -> None:
-        if sure:
-            self._sure.add(seq)
+    def learn(self, seq: int, *, holds: bool, is_sure: bool) -> None:
+        """Take the answer for a slot: whether it has the property, and whether that is certain."""
+        if is_sure:
+            self._certain.add(seq)
         if holds and (self._high is None or seq < self._high):
             self.low = max(self.low, seq)
         elif not holds:
@@ -220,4 +222,4 @@ class Search:
     def doubtful(self, *, low: bool) -> list[int]:
         """Slots that determine the result and are not certain; the last one with the property only if ``low``."""
         ends = [self.low, self._high] if low else [self._high]
-        return [seq for seq in ends if seq is not None and seq not in self._sure]
+        return [seq for seq in ends if seq is not None and seq not in self._certain]

@@ -1,7 +1,8 @@
 """Pins: a long reader pins its snapshot, so that cleaning keeps the files for a while.
 
 Pins only affect availability. A pin expires by the clock, so a reader that died does not keep files without a limit. A
-reader whose pin cleaning did not see, or whose files were deleted, gets `SnapshotExpired`, never wrong rows (S16).
+reader whose pin cleaning did not see, or whose files were deleted, gets `SnapshotExpired`, never wrong rows
+(PROTOCOL.md, S16).
 Compactions need no pin: their open PLAN keeps the files.
 """
 
@@ -70,7 +71,7 @@ def pin(env: Environment, at: Cut, keep: dt.timedelta) -> Pin:
         StoreUnavailable: The pin could not be written.
     """
     if keep <= dt.timedelta(0):
-        raise InvalidInput(f"a pin for {keep} keeps nothing", hint="give a duration of more than 0")
+        raise InvalidInput(f"pin: expected a duration of more than 0, got {keep}", hint="for example 6 hours")
     owner = f"{env.ids.host} pid {env.ids.pid}"
     expires_at_ms = env.clock.now_ms() + keep // MILLISECOND
     pin_record = _Pin(table=at.table, lanes=dict(at.lanes), expires_at_ms=expires_at_ms, owner=owner)

@@ -12,7 +12,7 @@ from weft.storage.times import moment_of
 
 
 def newest_claim(log: CommitLog, lane: LaneName, head: int) -> Claim | None:
-    """The newest claim of a lane: the first entry of the epoch of the head, because epochs ascend (S3).
+    """The newest claim of a lane: the first entry of the epoch of the head, because epochs ascend (PROTOCOL.md, S3).
 
     Args:
         log: The log.
@@ -28,7 +28,7 @@ def newest_claim(log: CommitLog, lane: LaneName, head: int) -> Claim | None:
 
 
 def present_writer(table_log: TableLog, lane: LaneName, head: int, owner: str) -> tuple[str, bool]:
-    """Who writes a lane, and since when, in words; and whether it is known to run.
+    """The writer of a lane in words, with the time of its claim; and whether it is certainly running.
 
     Args:
         table_log: The table.

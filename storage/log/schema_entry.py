@@ -1,4 +1,4 @@
-"""The SCHEMA entry: of another schema, or of a feature that later entries depend on (PROTOCOL.md, X2 and W10)."""
+"""The SCHEMA entry: a new schema, or a new feature that later entries depend on (PROTOCOL.md, X2 and W10)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def schema_entry(
         change: What changes, in words.
         features: Features of readers and writers that the table has from then on, besides those of the schema.
     """
-    known = {*state.writer_features, *features}
+    all_features = {*state.writer_features, *features}
     return Schema(
         **table_log.header(state),
-        reader_features=reader_features(schema, known),
-        writer_features=writer_features(schema, known),
+        reader_features=reader_features(schema, all_features),
+        writer_features=writer_features(schema, all_features),
         table_schema=schema.to_json(),
         change=change,
     )

@@ -22,8 +22,8 @@ from weft.storage.core.predicate import ColumnRange
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import format_type
 from weft.storage.errors import InvalidInput
-from weft.storage.files.base_file import column_ranges
 from weft.storage.files.footers import Footer
+from weft.storage.files.row_group_statistics import column_ranges
 from weft.storage.publish.deletion_vector import inline_deletion_vector
 from weft.storage.publish.upper_bound import cut_up
 

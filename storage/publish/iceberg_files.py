@@ -23,8 +23,8 @@ from weft.storage.core.model import FIELD_ID
 from weft.storage.core.plan.current_files import CurrentFile
 from weft.storage.core.predicate import ColumnRange
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.files.base_file import column_ranges
 from weft.storage.files.footers import Footer
+from weft.storage.files.row_group_statistics import column_ranges
 from weft.storage.publish.upper_bound import cut_up
 
 BOUND_LENGTH: Final = 16

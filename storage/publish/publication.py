@@ -17,8 +17,7 @@ from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
 from weft.storage.errors import CommitUnknown, InvalidInput, NotFound, TableError
-from weft.storage.files.base_file import read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
 from weft.storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.services.history.savepoints import make_savepoint
@@ -88,7 +87,7 @@ def is_one_moment(snapshot: Snapshot) -> bool:
 
 
 def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:
-    """The footers of base files, see `weft.storage.files.base_file.read_footers`; reports how many were read."""
+    """The footers of base files, see `weft.storage.files.footers.read_footers`; reports how many were read."""
     footers: list[Footer] = []
     for start in range(0, len(files), FOOTERS_AT_ONCE):
         footers += read_footers(env, files[start : start + FOOTERS_AT_ONCE])

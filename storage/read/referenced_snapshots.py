@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from weft.storage.core.log.cut import PREFIX, Cut, parse_cut
 from weft.storage.core.model import Reference
 from weft.storage.errors import NotFound, SnapshotExpired, TableError
+from weft.storage.log import snapshot_cut
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.references.referenced_table import ReferencedTable, check_reference, check_table_id
 from weft.storage.read.snapshot import Snapshot
@@ -139,7 +140,7 @@ def _are_unchanged(read: list[Snapshot]) -> bool:
     So it is if all but the last one are in the same state after the last one was read.
     """
     return all(each.table_is_moment for each in read) and all(
-        each.table_log.newest_cut().at == each.at for each in read[:-1]
+        snapshot_cut.newest_cut(each.table_log).at == each.at for each in read[:-1]
     )
 
 

@@ -17,14 +17,15 @@ import pyarrow as pa
 
 from weft.storage import shown
 from weft.storage.core.log.cut import Cut, JoinedCut
-from weft.storage.core.log.table_state import TableState
+from weft.storage.core.log.table_state import TableState, check_promised
 from weft.storage.core.merge.locate_keys import key_columns, locate_keys
 from weft.storage.core.model import Group
 from weft.storage.core.plan.completeness import check_complete
 from weft.storage.core.plan.watermarks import Value, Watermarks
 from weft.storage.core.types import format_type
+from weft.storage.log import snapshot_cut
 from weft.storage.log.pins import DEFAULT_PIN, pin, unpin
-from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.log.table_log import TableLog
 from weft.storage.read.base_files.read_optimized import ReadOptimized
 from weft.storage.read.explain.explanation import Explanation
 from weft.storage.read.explain.references import explain_references
@@ -188,7 +189,7 @@ class Snapshot(SnapshotFiles):
             SnapshotExpired: The snapshot has expired, and cleaning may have removed its files.
         """
         for snapshot in (self, *self._referenced()):
-            snapshot.table_log.check_kept(snapshot.at)
+            snapshot_cut.check_kept(snapshot.table_log, snapshot.at)
 
     def _referenced(self) -> list[SnapshotFiles]:
         """The snapshots of the referenced tables, each once."""

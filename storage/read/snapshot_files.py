@@ -12,6 +12,7 @@ from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.plan.slices import FileSlices, LiveFile, plan_slices
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.log import live_files
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.missing_file import explain_missing_file
 
@@ -50,7 +51,7 @@ class SnapshotFiles:
         """
         if self._files is None:
             with explain_missing_file(self.table_log.env, self.at):  # a large index is in a sidecar
-                self._files = self.table_log.live_files(self.state, self.at)
+                self._files = live_files.live_files(self.table_log, self.state, self.at)
         return self._files
 
     @property

@@ -21,6 +21,7 @@ from weft.storage.core.log.entries import Mark
 from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.core.names import TABLE_LANE
 from weft.storage.errors import InvalidInput, NotFound, NotSettled
+from weft.storage.log import lane_ends, snapshot_cut
 from weft.storage.log.commit_log import CommitLog, read_table_lane
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.snapshot import Snapshot
@@ -56,7 +57,7 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
         return None
     state = table_log.at(table)
     mark = _first_mark_after(table_log, newest, table, limit)
-    there = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
+    there = lane_ends.heads(table_log, newest, newest.seen) if mark is None else mark.lanes
     # The table lane records the end of a closed lane. Entries that a MARK includes are never excluded again.
     ends = {name: lane.closed for name, lane in state.lanes.items()}
     low = {name: state.seen.get(name, 0) if end is None else end for name, end in ends.items()}
@@ -64,7 +65,7 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
     lanes = table_log.commit_log.last_where(
         {name: (low[name], high[name]) for name in low}, lambda entry: entry.committed_at_ms <= limit
     )
-    past, at = table_log.longest_cut(table, lanes)
+    past, at = snapshot_cut.longest_cut(table_log, table, lanes)
     return Moment(past, at, cut.lowest(low, at.lanes), mark is not None)
 
 
@@ -88,14 +89,15 @@ def find_entry_moment(table_log: TableLog, limit: int) -> Moment | None:
     state = table_log.at(table)
     # Whoever publishes a MARK has read the lanes after the entries before it (T1).
     mark = _first_mark_after(table_log, newest, table, -1)
-    ends = table_log.heads(newest, newest.seen) if mark is None else mark.lanes
-    lanes = table_log.ends_at_moment(state, ends)
+    ends = lane_ends.heads(table_log, newest, newest.seen) if mark is None else mark.lanes
+    lanes = snapshot_cut.ends_at_moment(table_log, state, ends)
     return Moment(state, Cut(table, lanes), lanes, mark is not None)
 
 
 def _last_entry(table_log: TableLog, newest: TableState, limit: int) -> int:
     """The last entry of the table lane up to a time; 0 if there is none. Its times ascend."""
-    return table_log.last_while({TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)[TABLE_LANE]
+    ends = lane_ends.last_while(table_log, {TABLE_LANE: newest.head}, lambda entry: entry.committed_at_ms <= limit)
+    return ends[TABLE_LANE]
 
 
 def snapshot_at(
@@ -118,11 +120,11 @@ def snapshot_at(
         NotOneMoment: See `TableLog.newest_cut`.
     """
     if as_of is None:
-        return Snapshot(table_log, *table_log.newest_cut(moment=moment))
+        return Snapshot(table_log, *snapshot_cut.newest_cut(table_log, moment=moment))
     if isinstance(as_of, dt.datetime):
         found = cut_at(table_log, as_of, settled=settled, moment=moment)
         return Snapshot(table_log, found.state, found.at, moment, settled=found.settled)
-    return Snapshot(table_log, *table_log.exact_cut(named_cut(table_log, as_of)))
+    return Snapshot(table_log, *snapshot_cut.exact_cut(table_log, named_cut(table_log, as_of)))
 
 
 _INSTEAD: Final = "; or give a time such as 2026-11-20T10:30:00Z, or a cut such as cut:1:7:orders=12"
@@ -199,7 +201,7 @@ def cut_at(table_log: TableLog, time: dt.datetime, *, settled: bool = False, mom
             f"as_of {time}: the table did not exist yet",
             hint=f"it was created at {format_time(table_log.created_at_ms())}",
         )
-    table_log.check_kept(found.at)
+    snapshot_cut.check_kept(table_log, found.at)
     if settled and not found.settled:
         raise NotSettled(
             f"as_of {time}: the table at this time may still change, because no mark was recorded since",

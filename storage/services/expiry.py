@@ -24,7 +24,7 @@ import pyarrow as pa
 from weft.storage.clock import LANE_BITS
 from weft.storage.core import names
 from weft.storage.core.arrays import Arrays
-from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.features import ERASE, REWRITTEN
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.model import Ttl
 from weft.storage.core.plan.memory_cost import cut_by_size
@@ -32,6 +32,7 @@ from weft.storage.core.plan.row_age import AgeLimits, expired, may_have_expired
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, SnapshotExpired
 from weft.storage.files.base_file import SliceReader
+from weft.storage.log import snapshot_cut
 from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.missing_file import explain_missing_file
@@ -96,12 +97,12 @@ def expiry_steps(
     limits = AgeLimits.of(ttl, now_ms, LANE_BITS)
     overdue = AgeLimits.of(ttl, now_ms - ttl.within_ms, LANE_BITS)
     result = ExpiryResult()
-    head = Snapshot(table_log, *table_log.newest_cut())
+    head = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
     waiting = _groups_waiting(head, _logs_before(ttl, now_ms))
     if waiting:
         compacted = yield from compaction_steps(table_log, head, lambda each: each.group in waiting, execute)
         result = replace(result, bytes_read=compacted.bytes_read)
-        head = Snapshot(table_log, *table_log.newest_cut())
+        head = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
     chosen = set()
     runs = cut_tasks([each for each in head.slices if each.slice is not None], table_log.env.tuning)
     for run in counted(runs, progress, "looking for old rows", lambda: len(runs)):
@@ -172,7 +173,7 @@ def _rewrite(
     if must_yield(table_log, table_log.refresh()):
         return None
     add_feature(table_log, ERASE, REWRITTEN)
-    snapshot = Snapshot(table_log, *table_log.newest_cut())
+    snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
     chosen = [each for each in snapshot.slices if each.group in groups]
     with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(chosen)) as plan:
         return rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.features import ERASE, REWRITTEN
 from weft.storage.core.modes import mode_of
 from weft.storage.core.modes.latest import Latest
 from weft.storage.core.modes.partial import LatestNonNull

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from weft.storage.config.table_config import MAX_BUCKETS
-from weft.storage.core.log.entries import BUCKETS, Schema
+from weft.storage.core.log.entries import Schema
+from weft.storage.core.log.features import BUCKETS
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, InvalidInput
+from weft.storage.log import snapshot_cut
 from weft.storage.log.schema_entry import schema_entry
 from weft.storage.log.table_log import TableLog
 from weft.storage.plural import counted
@@ -60,7 +62,7 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
     done: list[CompactionResult] = []
     waits = 0
     while True:
-        snapshot = Snapshot(table_log, *table_log.newest_cut())
+        snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
         if 1 << snapshot.table_schema.bucket_bits != buckets:
             raise Conflict(
                 f"the table was split to {1 << snapshot.table_schema.bucket_bits} buckets meanwhile",

@@ -3,7 +3,7 @@
 It has only what the protocol requires of a store (PROTOCOL.md, "Store operations"): create-if-absent that never
 overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its bytes
 survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
-`weft.storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
+`weft.storage.log.publish_entry` handles that case. STORES.md lists the stores, and how each was tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store
@@ -195,6 +195,11 @@ def normalise_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise no_answer(path, error) from error
+
+
+def get_all(store: ObjectStore, paths: Sequence[Path]) -> Sequence[bytes | None]:
+    """The content of objects, in that order. A single one is read by `ObjectStore.get`, which costs less."""
+    return [store.get(path) for path in paths] if len(paths) <= 1 else store.get_many(paths)
 
 
 def no_answer(path: Path, error: Exception) -> StoreUnavailable:

@@ -15,6 +15,7 @@ from typing import Final
 from weft.storage.core.log.entries import Claim, Data, Header
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName, StreamName, is_batch_lane, lane_name
+from weft.storage.log import lane_ends
 from weft.storage.log.table_log import TableLog
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
@@ -48,7 +49,7 @@ def free_lanes(table_log: TableLog, table: TableState, stream: StreamName) -> It
     empty: list[LaneName] = []
     start, count = 0, _FIRST_ROUND
     while start < len(lanes):
-        for lane, last in table_log.last_entries(table, lanes[start : start + count]).items():
+        for lane, last in lane_ends.last_entries(table_log, table, lanes[start : start + count]).items():
             if last is None:
                 empty.append(lane)
             elif isinstance(last, Claim | Data) and last.finishes:

@@ -9,16 +9,15 @@ from typing import Any
 
 from weft.storage.clock import Stamps
 from weft.storage.core.log.cut import Span
-from weft.storage.core.log.entries import Data
+from weft.storage.core.log.entries import Data, lane_entries
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.names import LaneName, lane_name
 from weft.storage.environment import open_environment
-from weft.storage.log.commit_log import lane_entries
 from weft.storage.log.fencing_barrier import complete_fencing_barrier
 from weft.storage.log.table_log import TableLog
 from weft.storage.write.write_task import Batch
 
-FIRST_ENTRIES = 100  # number of entries in which the first batch of a lane is searched: only claims come before it
+FIRST_ENTRIES = 100  # entries among which the first batch of a lane is searched: only claims come before it
 
 
 def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]) -> LaneState:
@@ -42,7 +41,7 @@ def read_lane(table_log: TableLog, lane: LaneName, rolled_back: tuple[Span, ...]
 def read_on(table_log: TableLog, lane: LaneName, state: LaneState) -> None:
     """Update a state with the entries that were added to the lane since. Raises the errors of `read_lane`."""
     log = table_log.commit_log
-    for entries_read in log.read_on(lane, state.head, known=table_log.known_entry(lane)):
+    for entries_read in log.read_on(lane, state.head, lower_bound=table_log.lower_bound(lane)):
         for entry in lane_entries(entries_read):
             state.add(entry, table_log.env.tuning.recent_commits)
         log.forget_before(lane, state.head - 1)

@@ -16,19 +16,20 @@ from weft.storage.core.log.table_state import Lane, TableState
 from weft.storage.core.modes import mode_of
 from weft.storage.core.names import TABLE_LANE, LaneName, StreamName
 from weft.storage.core.schema.table_schema import TableSchema
+from weft.storage.log import lane_ends
 from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import MARK_EVERY_MS
 
 STAMP_REFRESH_MS: Final = 2 * MARK_EVERY_MS
-"""With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. With
-a MARK every minute, their lanes are never read."""
+"""With more than `MAX_RIVALS_EACH_COMMIT` rivals, clock differences may decide the order of ties within this time. If a
+MARK is published every minute, their lanes are never read."""
 MAX_RIVALS_EACH_COMMIT: Final = 8
-"""So many rivals are read with the table lane when a commit begins. More would make the requests of a table grow with
-the square of its lanes; their lanes are read every two minutes."""
+"""Up to this many rivals are read with the table lane when a commit begins. With more of them the requests of a table
+would grow with the square of its lanes; then they are read every two minutes."""
 
 
 class OtherLanes:
-    """The ends of the rival lanes as the writer last read them.
+    """What a writer has read of the lanes of its rivals.
 
     Attributes:
         heads: Last entry of each lane whose stamp is known to be smaller than those of this process.
@@ -45,7 +46,7 @@ class OtherLanes:
         """Read the stamps of the last entries of rivals, so that the next commit wins ties against their commits."""
         self._read_ms = self._table_log.clock.now_ms()
         self._mark = table.mark
-        self.heads = self._table_log.observe_heads(table, self.heads, self._rivals(table))
+        self.heads = lane_ends.observe_heads(self._table_log, table, self.heads, self._rivals(table))
 
     def read_if_old(self, table: TableState, refreshed_ms: int) -> None:
         """Call `read` if the stamps of rivals were read more than two minutes ago, by this process or for a MARK.
@@ -69,7 +70,7 @@ class OtherLanes:
     def refresh(self, table: TableState) -> TableState:
         """Read the table lane on and, in the same round of requests, the lanes of rivals, if there are few of them.
 
-        So the next commit wins ties against commits that are visible now. Lanes that `look` reads are left out.
+        So the next commit wins ties against commits that are visible now. `read_contested` reads the other lanes.
 
         Args:
             table: The newest state that the writer knows.
@@ -85,33 +86,33 @@ class OtherLanes:
             table = self._table_log.refresh()
             new_rivals = self._ordered_rivals(table).keys() - rivals.keys()
             if new_rivals and len(rivals) + len(new_rivals) <= MAX_RIVALS_EACH_COMMIT:
-                self.heads |= self._table_log.observe_heads(table, self.heads, new_rivals)
+                self.heads |= lane_ends.observe_heads(self._table_log, table, self.heads, new_rivals)
         self._observe(tails)
         return table
 
     def _ordered_rivals(self, table: TableState) -> dict[LaneName, tuple[int, int | None]]:
-        """Lanes as `_unseen` has them that share a group with ordering columns, without those that `look` reads."""
+        """The lanes of `_unread` that share a group with ordering columns, without those of `read_contested`."""
         schema = table.schema
         ordered_groups = frozenset(name for name in schema.stream(self._stream).groups if schema.group(name).ordering)
-        contested = {lane.name for lane in self._sharing(table, _in_commit_order(schema, self._stream))}
-        return {name: ends for name, ends in self._unseen(table, ordered_groups).items() if name not in contested}
+        contested = {lane.name for lane in self._sharing(table, _commit_ordered_groups(schema, self._stream))}
+        return {name: ends for name, ends in self._unread(table, ordered_groups).items() if name not in contested}
 
-    def look(self, table: TableState) -> None:
+    def read_contested(self, table: TableState) -> None:
         """Rule W7: read the stamps of all commits that the next commit of this lane must be ordered after.
 
         These are the visible commits of streams that share a group in commit order with this lane's stream. If there is
         such a group, this takes one round of requests: the next slot of each of their lanes, and the next slot of the
         table lane, which names new lanes.
         """
-        contested = _in_commit_order(table.schema, self._stream)
+        contested = _commit_ordered_groups(table.schema, self._stream)
         if not contested:
             return
         tails = self._table_log.commit_log.read_tails(
-            {TABLE_LANE: (table.head, None), **self._unseen(table, contested)}
+            {TABLE_LANE: (table.head, None), **self._unread(table, contested)}
         )
         if tails.pop(TABLE_LANE):
             table = self._table_log.refresh()
-        if any(lane not in self.heads for lane in self._unseen(table, contested)):
+        if any(lane not in self.heads for lane in self._unread(table, contested)):
             self.read(table)
             return
         self._observe(tails)
@@ -130,9 +131,11 @@ class OtherLanes:
         groups = frozenset(table.schema.stream(self._stream).groups)
         return {lane.name for lane in self._sharing(table, groups)}
 
-    def _unseen(self, table: TableState, groups: frozenset[str]) -> dict[LaneName, tuple[int, int | None]]:
-        """Lanes that share a group, with commits that may not be read yet: the last entry that was read, and the end of
-        a closed lane.
+    def _unread(self, table: TableState, groups: frozenset[str]) -> dict[LaneName, tuple[int, int | None]]:
+        """Other lanes of streams that feed one of some groups, if they may have unread commits.
+
+        Returns:
+            For each lane the last entry that was read, and the end of a closed lane; None if it is open.
         """
         return {
             lane.name: (self.heads.get(lane.name, 0), lane.closed)
@@ -146,7 +149,7 @@ class OtherLanes:
         return [lane for lane in table.lanes.values() if lane.name != self._lane and lane.stream in streams]
 
 
-def _in_commit_order(schema: TableSchema, stream: StreamName) -> frozenset[str]:
+def _commit_ordered_groups(schema: TableSchema, stream: StreamName) -> frozenset[str]:
     """The groups of a stream in which the order of commits decides which version wins."""
     groups = (schema.group(name) for name in schema.stream(stream).groups)
     return frozenset(group.name for group in groups if mode_of(group).in_commit_order(group))

@@ -69,7 +69,7 @@ class Written:
 
     @classmethod
     def joined(cls, parts: Iterable[Written]) -> Written:
-        """Combine what the tasks of one commit have written, in the given order."""
+        """Combine the results of the tasks of one commit, in the order of ``parts``."""
         parts = list(parts)
         return cls(
             tuple(file for part in parts for file in part.files),
@@ -138,17 +138,17 @@ def _chunks(rows: pa.Table | pa.RecordBatchReader, limit: int) -> Iterator[pa.Ta
     if isinstance(rows, pa.Table):
         yield rows
         return
-    pending: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     size = 0
-    has_batches = False
+    is_empty = True
     for batch in rows:
-        pending.append(batch)
+        batches.append(batch)
         size += batch.nbytes
         if size >= limit:
-            yield pa.Table.from_batches(pending, rows.schema)
-            pending, size, has_batches = [], 0, True
-    if pending or not has_batches:
-        yield pa.Table.from_batches(pending, rows.schema)
+            yield pa.Table.from_batches(batches, rows.schema)
+            batches, size, is_empty = [], 0, False
+    if batches or is_empty:
+        yield pa.Table.from_batches(batches, rows.schema)
 
 
 def discard(ticket: WriteTicket, written: Iterable[Written]) -> None:
@@ -173,7 +173,7 @@ def check_columns(schema: pa.Schema, table: TableSchema, stream: Stream) -> None
 
 
 def find_problems(rows: pa.Table, table: TableSchema, stream: Stream) -> tuple[Problem, ...]:
-    """What is wrong with input rows, as `write_rows` would find it; empty if all can be stored.
+    """The problems that `write_rows` would find in input rows; empty if all rows can be stored.
 
     Raises:
         InvalidInput: See `check_columns`.

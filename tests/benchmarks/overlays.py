@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from weft import Table
 from weft.storage.core.plan.overlaid import files_of_columns
-from weft.storage.files.base_file import read_footers
+from weft.storage.files.footers import read_footers
 
 HOT_COLUMNS = 5
 COLD_GROUPS = 3

@@ -29,10 +29,11 @@ import pyarrow as pa
 
 from tests.faulty_store import FakeClock
 from weft.storage import Table, environment
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import encode_lane, encode_table
-from weft.storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan, encode_entry
+from weft.storage.core.log.entries import Base, Data, Entry, Fold, FoldedGroup, Plan
+from weft.storage.core.log.entry_codec import encode_entry
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.table_state import apply_entries
 from weft.storage.core.names import TABLE_LANE, LaneName, checkpoint_path, slot_path
 from weft.storage.core.plan.fold_plan import MAX_CHAIN
 from weft.storage.environment import Tuning

@@ -12,24 +12,28 @@ import numpy as np
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.store import SimStore
 from weft.storage.core import keys, names
+from weft.storage.core.log import cut_members
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import Claim, Data, TableEntry
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import SlicePart
+from weft.storage.core.log.slice_parts import SlicePart
 from weft.storage.core.merge.stitch import Stitch
 from weft.storage.core.modes import latest
 from weft.storage.core.names import TIMELINE, slot_path
 from weft.storage.errors import Conflict
-from weft.storage.log import checkpoint_store, fencing_barrier, table_log
+from weft.storage.log import checkpoint_store, fencing_barrier, lane_ends, live_files, snapshot_cut
 from weft.storage.log.archived_entries import Archives
 from weft.storage.log.checkpoint_store import Checkpoints, StoredParts
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.lane_reader import Tail
 from weft.storage.log.one_moment import OneMoment
-from weft.storage.log.table_log import HeadCut, TableLog
+from weft.storage.log.publish_entry import Publisher
+from weft.storage.log.snapshot_cut import HeadCut
+from weft.storage.log.table_log import TableLog
 from weft.storage.services.clean import archive_log
 from weft.storage.services.compaction import compaction, compaction_task, merged_rows
 from weft.storage.services.fold import fold
+from weft.storage.write.lane_claim import LaneClaim
 from weft.storage.write.writer import Writer
 
 # Slots and claims -----------------------------------------------------------------------------------------------------
@@ -90,12 +94,12 @@ def acknowledges_what_it_lost(publish: Any) -> Any:
 
 
 def does_not_look_again_after_its_claim(_: Any) -> Any:
-    def broken(self: Writer) -> Any:
+    def broken(self: LaneClaim) -> Any:
         table = fencing_barrier.complete_fencing_barrier(self._table_log)
         self._declare_lane()
-        if self._table_log.refresh().lanes[self._lane].closed is not None:
+        if self._table_log.refresh().lanes[self.lane].closed is not None:
             raise Conflict("closed", hint="")
-        self._claim(table.rolled_back.get(self._lane, ()))
+        self._claim(table.rolled_back.get(self.lane, ()))
         return self._table_log.refresh()
 
     return broken
@@ -149,15 +153,15 @@ SLOTS_AND_CLAIMS: Final = {
     "S3 a claim keeps the epoch": Mutant(CommitLog, "publish", publishes(keeps_the_epoch)),
     "S3 a fenced writer goes on after the claim": Mutant(CommitLog, "publish", goes_on_after_a_lost_race),
     "S4 a lost commit is acknowledged": Mutant(CommitLog, "publish", acknowledges_what_it_lost),
-    "S4 silence is taken for consent": Mutant(CommitLog, "_mine", always(True)),
+    "S4 silence is taken for consent": Mutant(Publisher, "_is_published", always(True)),
     "S5 a commit does not say which batch it is": Mutant(CommitLog, "publish", says(query_id="", batch=0)),
     "S6 a batch is forgotten": Mutant(Writer, "_find_replayed", always(None)),
     "S6 an old batch is not looked up": Mutant(Writer, "_look_up", always(None)),
     "S6 rolled back batches count": Mutant(LaneState, "add", counts_what_was_rolled_back),
-    "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agreed", takes_any_checkpoint),
+    "S6 a checkpoint from before a restore is used": Mutant(checkpoint_store, "agree_up_to", takes_any_checkpoint),
     "S7 an entry is published without its files": Mutant(SimStore, "put", loses_log_files),
     "W1 a writer does not look again after its claim": Mutant(
-        Writer, "_enter_lane", does_not_look_again_after_its_claim, "barriers"
+        LaneClaim, "enter", does_not_look_again_after_its_claim, "barriers"
     ),
 }
 
@@ -166,43 +170,43 @@ SLOTS_AND_CLAIMS: Final = {
 
 
 def reads_files(change: Callable[[Any, Any, Any], tuple[Any, Any, Any]]) -> Callable[[Any], Any]:
-    """A table log that gives the files of other commits than those it is asked for: (state, after, until)."""
+    """Gives the files of other commits than those that are asked for: (state, after, until)."""
 
     def make(committed_files: Any) -> Any:
-        return lambda self, state, after, until: committed_files(self, *change(state, after, until))
+        return lambda log, state, after, until: committed_files(log, *change(state, after, until))
 
     return make
 
 
 def with_the_newest_state(exact_cut: Any) -> Any:
-    def broken(self: TableLog, wanted: Cut) -> Any:
-        _, at = exact_cut(self, wanted)
-        return self.refresh(), at
+    def broken(log: TableLog, wanted: Cut) -> Any:
+        _, at = exact_cut(log, wanted)
+        return log.refresh(), at
 
     return broken
 
 
 def with_what_was_known(newest_cut: Any) -> Any:
-    def broken(self: TableLog, **named: Any) -> Any:
-        read_on = self._read_on
-        with mock.patch.object(self, "_read_on", lambda doubts: self._state or read_on(doubts)):
-            return newest_cut(self, **named)
+    def broken(log: TableLog, **named: Any) -> Any:
+        refresh = log.refresh_with_doubts
+        with mock.patch.object(log, "refresh_with_doubts", lambda doubts: log._state or refresh(doubts)):
+            return newest_cut(log, **named)
 
     return broken
 
 
 def with_the_table_lane_read_last(newest_cut: Any) -> Any:
-    def broken(self: TableLog, **named: Any) -> Any:
-        _, at, is_moment = newest_cut(self, **named)
-        state = self.refresh()
+    def broken(log: TableLog, **named: Any) -> Any:
+        _, at, is_moment = newest_cut(log, **named)
+        state = log.refresh()
         return HeadCut(state, Cut(state.head, {lane: at.lanes.get(lane, 0) for lane in state.lanes}), is_moment)
 
     return broken
 
 
 def says_so_of_every_cut(newest_cut: Any) -> Any:
-    def broken(self: TableLog, *, moment: bool = False) -> Any:
-        return newest_cut(self)._replace(is_moment=True)
+    def broken(log: TableLog, *, moment: bool = False) -> Any:
+        return newest_cut(log)._replace(is_moment=True)
 
     return broken
 
@@ -234,11 +238,11 @@ def up_to_what_the_table_lane_names(_: Any) -> Any:
 
 def without_reading_it(_: Any) -> Any:
     """Believes that the process knows what its commit follows."""
-    return lambda self, _: self._state
+    return lambda log, _: log._state
 
 
 def whatever_its_writer_had_read(_: Any) -> Any:
-    return lambda entry, rev, seen: entry.table_rev <= rev
+    return lambda entry, rev, head: entry.table_rev <= rev
 
 
 def with_the_table_lane_as_it_was_known(begin: Any) -> Any:
@@ -308,12 +312,12 @@ def all_offered(_: Any) -> Any:
 
 READS: Final = {
     "S8 a snapshot sees what comes after it": Mutant(
-        TableLog, "committed_files", reads_files(lambda state, after, until: (state, after, dict.fromkeys(until)))
+        live_files, "committed_files", reads_files(lambda state, after, until: (state, after, dict.fromkeys(until)))
     ),
-    "S9 a cut is read with the newest slices": Mutant(TableLog, "exact_cut", with_the_newest_state),
+    "S9 a cut is read with the newest slices": Mutant(snapshot_cut, "exact_cut", with_the_newest_state),
     "S10 a slice is published on another's parent": Mutant(compaction, "may_follow", all_offered),
     "S11 the first commit after a slice is taken for folded": Mutant(
-        TableLog,
+        live_files,
         "committed_files",
         reads_files(lambda state, after, until: (state, {lane: seq + 1 for lane, seq in after.items()}, until)),
     ),
@@ -326,9 +330,9 @@ READS: Final = {
     "S13 the version that is folded in last wins": Mutant(latest, "newer", as_it_comes),
     "S14 a floor orders nothing": Mutant(latest, "_version", without_floors),
     "S15 the bucket of a key depends on its row": Mutant(keys, "buckets", by_the_row),
-    "R1 a reader does not look for new lanes": Mutant(TableLog, "newest_cut", with_what_was_known),
+    "R1 a reader does not look for new lanes": Mutant(snapshot_cut, "newest_cut", with_what_was_known),
     "R2 the table lane is read after the others": Mutant(
-        TableLog, "newest_cut", with_the_table_lane_read_last, "clean in peace"
+        snapshot_cut, "newest_cut", with_the_table_lane_read_last, "clean in peace"
     ),
     "L1 a reader waits at a free slot": Mutant(Tail, "_stop", always(None)),
 }
@@ -340,17 +344,17 @@ MOMENTS: Final = {
     "S31 the end and the commit of one round are of one moment": Mutant(
         OneMoment, "_early", at_the_same_time, "moments"
     ),
-    "S31 every cut is said to be a moment": Mutant(TableLog, "newest_cut", says_so_of_every_cut, "moments"),
+    "S31 every cut is said to be a moment": Mutant(snapshot_cut, "newest_cut", says_so_of_every_cut, "moments"),
     "S31 a commit counts that knew more of the table lane": Mutant(
-        table_log, "_belongs_to", whatever_its_writer_had_read, "moments"
+        cut_members, "belongs_to", whatever_its_writer_had_read, "moments"
     ),
     "S31 the moment of a time has all that the next mark names": Mutant(
-        TableLog, "ends_at_moment", up_to_what_the_mark_names, "moments"
+        snapshot_cut, "ends_at_moment", up_to_what_the_mark_names, "moments"
     ),
     "S31 the moment of a time has what the table lane names alone": Mutant(
-        TableLog, "ends_at_moment", up_to_what_the_table_lane_names, "moments"
+        snapshot_cut, "ends_at_moment", up_to_what_the_table_lane_names, "moments"
     ),
-    "W11 a cut that a commit follows is not read": Mutant(TableLog, "follow", without_reading_it, "moments"),
+    "W11 a cut that a commit follows is not read": Mutant(lane_ends, "follow", without_reading_it, "moments"),
     "W9 the table lane is not read again before a commit": Mutant(
         Writer, "begin", with_the_table_lane_as_it_was_known, "moments"
     ),
@@ -358,7 +362,7 @@ MOMENTS: Final = {
         CommitLog, "publish", says_what_was_there_when_it_entered, "moments"
     ),
     "S31 the table lane is read after the others": Mutant(
-        TableLog, "newest_cut", with_the_table_lane_read_last, "moments", rare=True
+        snapshot_cut, "newest_cut", with_the_table_lane_read_last, "moments", rare=True
     ),
 }
 
@@ -370,7 +374,7 @@ def without_asking(method: Any) -> Any:
     """Believes what slots say, whatever archives may say."""
 
     def broken(self: CommitLog, *args: Any, **named: Any) -> Any:
-        with mock.patch.object(self.archives, "ask", lambda _: False):
+        with mock.patch.object(self.archives, "request", lambda _: False):
             return method(self, *args, **named)
 
     return broken

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tests.simulation.mutant import Mutant, always
 from tests.simulation.two_tables import FOREIGN
 from weft.storage.errors import NotFound, SnapshotExpired
+from weft.storage.log import snapshot_cut
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import referenced_snapshots as references
 from weft.storage.read.changes import change_scan
@@ -159,7 +160,9 @@ def without_earlier_references(right: Any) -> Any:
     """Compares with the newest rows of referenced tables on both sides."""
 
     def broken(scan: Any, referenced: Any, used: Any) -> Any:
-        later = {name: Snapshot(old.table_log, *old.table_log.newest_cut()) for name, old in referenced.items()}
+        later = {
+            name: Snapshot(old.table_log, *snapshot_cut.newest_cut(old.table_log)) for name, old in referenced.items()
+        }
         return right(scan, later, used)
 
     return broken

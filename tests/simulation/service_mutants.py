@@ -13,13 +13,13 @@ from tests.simulation.log_mutants import reads_files, says
 from tests.simulation.mutant import Mutant, always
 from weft.storage.clock import Stamps
 from weft.storage.core import names
-from weft.storage.core.log import cut, redaction, table_state
+from weft.storage.core.log import apply_entries, cut, cut_members, redaction
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import LaneAdd, Plan
 from weft.storage.core.log.file_refs import Blocks, LogIndex, LogRanges
 from weft.storage.core.log.needed_files import Needed
 from weft.storage.errors import CommitUnknown
-from weft.storage.log import fencing_barrier, table_log, time_marks
+from weft.storage.log import fencing_barrier, lane_ends, live_files, time_marks
 from weft.storage.log.commit_log import CommitLog
 from weft.storage.log.table_log import TableLog
 from weft.storage.read import snapshot, time_travel
@@ -129,7 +129,7 @@ def from_the_first_schema(apply: Any) -> Any:
 
 BARRIERS: Final = {
     "S18 rolled back commits are read": Mutant(
-        TableLog,
+        live_files,
         "committed_files",
         reads_files(lambda state, after, until: (replace(state, rolled_back={}), after, until)),
     ),
@@ -137,9 +137,9 @@ BARRIERS: Final = {
     "S18 a compaction of rolled back commits is published": Mutant(
         compaction._Publisher, "_publish", publishes_for_a_plan_that_ended, rare=True
     ),
-    "S18 a slice from before a restore stays the newest": Mutant(table_state, "_done", keeps_newer_slices),
+    "S18 a slice from before a restore stays the newest": Mutant(apply_entries, "_done", keeps_newer_slices),
     "S19 a reader does not look at the revision": Mutant(
-        table_log, "_count_valid", lambda _: lambda tail, rev: len(tail), rare=True
+        cut_members, "count_members", lambda _: lambda tail, rev, head: len(tail), rare=True
     ),
     "S19 a commit says that it knows the first schema alone": Mutant(CommitLog, "publish", says(table_rev=1)),
     "S19 a schema change undoes another": Mutant(schema_changes, "apply_changes", from_the_first_schema),
@@ -168,7 +168,7 @@ def leaves_an_empty_index(_: Any) -> Any:
 
 ERASING: Final = {
     "S26 a compaction that began before an erase goes on": Mutant(
-        table_state, "_with_slices", keeps_open_plans, "erase"
+        apply_entries, "_with_slices", keeps_open_plans, "erase"
     ),
     "S26 a compaction begins from before an erase": Mutant(service_plan, "_publish_plan", plans_unchecked, "erase"),
     "S26 log files are not searched": Mutant(KeySearch, "in_logs", always([]), "erase"),
@@ -286,7 +286,7 @@ def finds(change: Callable[[Any, TableLog, int], Any]) -> Callable[[Any], Any]:
 
 
 def by_the_clocks_alone(found: Any, log: TableLog, limit: int) -> Any:
-    lanes = log.last_while(log.heads(log.refresh()), lambda entry: entry.committed_at_ms <= limit)
+    lanes = lane_ends.last_while(log, lane_ends.heads(log, log.refresh()), lambda entry: entry.committed_at_ms <= limit)
     return replace(found, at=Cut(found.at.table, lanes))
 
 
@@ -302,7 +302,7 @@ def with_nothing_seen(find_moment: Any) -> Any:
 def that_bounds_nothing(first_mark_after: Any) -> Any:
     def broken(log: TableLog, newest: Any, table: int, limit_ms: int) -> Any:
         mark = first_mark_after(log, newest, table, limit_ms)
-        return None if mark is None else mark.model_copy(update={"lanes": log.heads(newest, newest.seen)})
+        return None if mark is None else mark.model_copy(update={"lanes": lane_ends.heads(log, newest, newest.seen)})
 
     return broken
 
@@ -376,11 +376,11 @@ ORDER_AND_TIMES: Final = {
     "W2 a barrier does not learn the stamps of what it fences": Mutant(
         fencing_barrier, "fence_lane", learns_no_stamps, "barriers"
     ),
-    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "look", always(None), rare=True),
+    "S25 a writer does not look at other lanes": Mutant(OtherLanes, "read_contested", always(None), rare=True),
     "S25 a writer does not read its rivals when a commit begins": Mutant(
         OtherLanes, "refresh", of_the_table_lane_alone
     ),
-    "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unseen", of_its_own_stream),
+    "S25 a writer looks at the lanes of its own stream alone": Mutant(OtherLanes, "_unread", of_its_own_stream),
     "K4 what was offered to the log is deleted": Mutant(
         compaction._Publisher, "_publish", deletes_what_it_offered, "outages", rare=True
     ),

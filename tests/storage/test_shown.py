@@ -106,5 +106,5 @@ def test_any_text_is_text(values: dict[str, Any]) -> None:
 
 def test_long_lists_are_cut() -> None:
     assert shown.cell(range(100)) == "0, 1, 2, 3, 4, and 95 more"
-    page = read(shown.rows("x", ["a"], [[number] for number in range(shown.MOST_ROWS + 7)]))
+    page = read(shown.rows("x", ["a"], [[number] for number in range(shown.MAX_ROWS + 7)]))
     assert "and 7 more" in page.text

@@ -26,7 +26,8 @@ from tests.stores.moto_server import (
 from tests.stores.places import BLOCK_BYTES, RACERS, Backend, Place, race, winners
 from weft import Table
 from weft.storage.clock import Clock
-from weft.storage.core.log.entries import Claim, decode_entry
+from weft.storage.core.log.entries import Claim
+from weft.storage.core.log.entry_codec import decode_entry
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, slot_path
 from weft.storage.environment import Environment, RandomIds
 from weft.storage.errors import CommitUnknown, CorruptData, InvalidInput, StoreRefused, StoreUnavailable

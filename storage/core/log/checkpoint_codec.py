@@ -28,13 +28,14 @@ from weft.storage.core.log.cut import only
 from weft.storage.core.log.features import readable_features
 from weft.storage.core.log.file_refs import FileGroup, Seqs
 from weft.storage.core.log.lane_state import LaneState
-from weft.storage.core.log.newest_slices import PartSource, Place, SlicePart, Slices, read_in_turn
+from weft.storage.core.log.newest_slices import Slices
 from weft.storage.core.log.sealed import digest, seal, unseal
+from weft.storage.core.log.slice_parts import PartSource, Place, SlicePart, read_in_turn
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import TableError
 
-_LEFT_OUT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
-"""Fields that are not written if they have their default. A version that does not know them has written none."""
+_OMITTED_IF_DEFAULT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
+"""Versions that do not know these fields have written checkpoints without them."""
 
 _SEAL: Final = re.compile(rb"([0-9a-f]{64}) ([0-9]{12})\n")
 _SEAL_BYTES: Final = 64 + 1 + 12 + 1
@@ -91,7 +92,7 @@ def encode_table(state: TableState) -> Iterator[bytes]:
     parts: list[_Part] = []
     for part in read_in_turn(slices.parts):
         assert part.packed is not None, "it was read"
-        described = _Part(
+        stored_part = _Part(
             first=part.first,
             last=part.last,
             bits=sorted(part.levels),
@@ -100,7 +101,7 @@ def encode_table(state: TableState) -> Iterator[bytes]:
             size=part.size,
             sha256=digest(part.packed),
         )
-        parts.append(described)
+        parts.append(stored_part)
         yield part.packed
     reached = only(slices.reached, state.lanes)
     head = _json(_OfTable, replace(state, slices=Slices()), reached=reached, parts=parts)
@@ -119,7 +120,7 @@ def state_bytes(end: bytes, size: int) -> int:
 
 
 def state_json(data: bytes) -> bytes | None:
-    """The JSON object in a checkpoint of the table lane, or in its end; None if it is none, or damaged."""
+    """The JSON object in a checkpoint of the table lane, or in its end; None if it is damaged, or not a checkpoint."""
     last_line = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if last_line is None:
         return None
@@ -130,7 +131,7 @@ def state_json(data: bytes) -> bytes | None:
 
 
 def decode_table(end: bytes, size: int | None = None, source: PartSource | None = None) -> TableState | None:
-    """The state that `encode_table` was given; None if the bytes are damaged, or this version does not use them.
+    """The state that `encode_table` encoded; None if the bytes are damaged, or this version does not use them.
 
     Args:
         end: The object, or its last bytes: at least `state_bytes`.
@@ -150,8 +151,8 @@ def decode_table(end: bytes, size: int | None = None, source: PartSource | None 
         return None
     parts = []
     for part, (start, stop) in zip(packed.parts, itertools.pairwise(places), strict=True):
-        before = size - len(end)
-        data = end[start - before : stop - before] if start >= before else None
+        offset = size - len(end)
+        data = end[start - offset : stop - offset] if start >= offset else None
         if data is not None and digest(data) != part.sha256:
             return None
         if data is None and source is None:
@@ -167,7 +168,7 @@ def encode_lane(state: LaneState) -> bytes:
 
 
 def decode_lane(data: bytes) -> LaneState | None:
-    """The state that `encode_lane` was given; None if the bytes are damaged, or this version does not use them."""
+    """The state that `encode_lane` encoded; None if the bytes are damaged, or this version does not use them."""
     try:
         checkpoint = _OfLane.model_validate_json(unseal(data) or b"", context={})
     except _UNUSABLE:
@@ -176,19 +177,19 @@ def decode_lane(data: bytes) -> LaneState | None:
 
 
 def _json(model: Callable[..., _Checkpoint], state: TableState | LaneState, **others: Any) -> bytes:
-    left_out = {field.name for field in dataclasses.fields(state) if _is_left_out(field, state)}
-    fields = [name for name in _fields(type(state)) if name not in left_out]
+    omitted = {field.name for field in dataclasses.fields(state) if _is_omitted(field, state)}
+    fields = [name for name in _fields(type(state)) if name not in omitted]
     checkpoint = model(features=sorted(readable_features()), fields=fields, state=state, **others)
-    return checkpoint.model_dump_json(exclude={"state": left_out}).encode()
+    return checkpoint.model_dump_json(exclude={"state": omitted}).encode()
 
 
-def _is_left_out(field: dataclasses.Field[object], state: TableState | LaneState) -> bool:
-    return field.name in _LEFT_OUT and getattr(state, field.name) == field.default
+def _is_omitted(field: dataclasses.Field[object], state: TableState | LaneState) -> bool:
+    return field.name in _OMITTED_IF_DEFAULT and getattr(state, field.name) == field.default
 
 
 def _is_known(checkpoint: _Checkpoint, kind: type[TableState | LaneState]) -> bool:
     """Whether this version has the features and the fields of a checkpoint."""
-    fields = [name for name in _fields(kind) if name not in _LEFT_OUT or name in checkpoint.fields]
+    fields = [name for name in _fields(kind) if name not in _OMITTED_IF_DEFAULT or name in checkpoint.fields]
     return readable_features().issuperset(checkpoint.features) and checkpoint.fields == fields
 
 

@@ -85,11 +85,11 @@ def parse_cut(text: str) -> JoinedCut:
     first, *others = text.removeprefix(PREFIX).split(_REFERENCE)
     at = _parse_part(text, first if text.startswith(PREFIX) else "")
     references: dict[str, Cut] = {}
-    for other in others:
-        name, _, rest = other.partition(":")
+    for reference in others:
+        name, _, part = reference.partition(":")
         if not name or name in references:
             _refuse(text)
-        references[name] = _parse_part(text, rest)
+        references[name] = _parse_part(text, part)
     return JoinedCut(at.table, at.lanes, references)
 
 

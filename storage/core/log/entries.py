@@ -1,54 +1,21 @@
-"""Log entries: their types, and their encoding.
+"""The types of log entries, and of their members.
 
-An entry is one immutable JSON object in one slot of one lane (FORMAT.md, "Entries"). Decoding is strict: a damaged
-entry raises `CorruptData`, an entry with an unknown kind, member or feature raises `UnsupportedFormat`, and nothing is
-skipped. The checksum is the last member and covers every byte before it, so it is verified without encoding the entry
-again. The parts of entries that describe files are in `weft.storage.core.log.file_refs`; PROTOCOL.md defines what a
-sequence of entries means.
+An entry is one immutable JSON object in one slot of one lane (FORMAT.md, "Entries"). Members that this version does not
+know are refused. The parts of entries that describe files are in `weft.storage.core.log.file_refs`, the encoding of
+entries is in `weft.storage.core.log.entry_codec`; PROTOCOL.md defines what a sequence of entries means.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, get_args
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
-from pydantic_core import from_json
+from pydantic import Field, SerializerFunctionWrapHandler, WrapSerializer
 
 from weft.storage.core.log.cut import Cut, JoinedCut
-from weft.storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, Sidecar, SliceFile, Strict
-from weft.storage.core.names import LaneName, describe_lane
-from weft.storage.errors import CorruptData, UnsupportedFormat
-
-WRITER_FEATURES: Final = frozenset({"lanes"})
-"""Writer features of every table that this version creates."""
-
-ERASE: Final = "erase"
-"""Reader and writer feature of a table from which keys were erased (PROTOCOL.md, "Erase")."""
-
-REWRITTEN: Final = "rows may be rewritten"
-"""Describes, for messages, what a table with the feature `ERASE` may have."""
-
-TTL: Final = "ttl"
-"""Writer feature of a table with a time to live, which a schema change by a version without it would drop."""
-
-OVERLAYS: Final = "overlays"
-"""Reader and writer feature of a table whose slices may have overlays (FORMAT.md, "Overlays")."""
-
-INDEX: Final = "index"
-"""Writer feature of a table with indexed columns, which a schema change by a version without it would drop."""
-
-BUCKETS: Final = "buckets"
-"""Reader and writer feature of a table whose number of buckets was changed (PROTOCOL.md, "Splits")."""
-
-FINISH: Final = "finish"
-"""Reader and writer feature of a table whose lanes may have entries that finish them (PROTOCOL.md, W10)."""
-
-RETIRE: Final = "retire"
-"""Reader and writer feature of a table that no longer lists some closed lanes (PROTOCOL.md, C6)."""
+from weft.storage.core.log.file_refs import FileGroup, LogFile, Seqs, SharedSeqs, SliceFile, Strict
+from weft.storage.core.names import LaneName
 
 LONGEST_RESERVATION_MS: Final = 24 * 3_600_000
 """The longest reservation of a PLAN: by default a clean aborts plans that are older."""
@@ -59,16 +26,13 @@ FORMAT_VERSION: Final = 2
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}-(\d{1,18})")
 """``commit_id`` of a DATA entry that says what its writer had read of the table lane."""
 
-_CHECKSUM_PREFIX: Final = b',"sha256":"'
-_CHECKSUM_BYTES: Final = len(_CHECKSUM_PREFIX) + 64 + len(b'"}')
-
 
 def _dump_slices(slices: Sequence[SliceFile], dump: SerializerFunctionWrapHandler) -> Any:
     return dump(list(slices))
 
 
 StoredSlices = Annotated[Sequence[SliceFile], WrapSerializer(_dump_slices)]
-"""A list of slices, possibly a lazily decoded `SliceList`."""
+"""A list of slices, which may be a `SliceList` that is decoded lazily."""
 
 SpansByLane = dict[LaneName, list[tuple[int, int]]]
 """Spans (after, up to) of entries that were rolled back, by lane, ascending."""
@@ -94,7 +58,7 @@ class Header(Strict):
         lane: "" for the table lane.
         seq: 1, 2, ... without gaps.
         epoch: Number of the claim under which it was written; 0 in the table lane.
-        commit_id: Random. A writer recognises its entry by it. That of a DATA entry also has `Data.table_seen`.
+        commit_id: Random. A writer recognises its entry by it. In a DATA entry it also contains `Data.table_seen`.
         prev_id: ``commit_id`` of entry seq - 1; "" for the first.
         table_rev: Slot of the newest CREATE, SCHEMA or DONE entry that the writer knew; of a CLAIM, the value of the
             entry before; 0 in the table lane.
@@ -151,7 +115,7 @@ class Schema(Header):
 
 
 class Plan(Header):
-    """Begins a compaction or fold of the snapshot (``table``, ``cut``), whose files stay while it is open.
+    """Begins a compaction or fold of the snapshot (``table``, ``cut``). Cleaning keeps these files while it is open.
 
     ``reserves_ms``: for how many milliseconds it keeps others from publishing a BASE
     (`weft.storage.core.plan.reservation`); 0 for no reservation.
@@ -248,7 +212,11 @@ class KeptReference(Strict):
 
 def joined_cut(at: Cut, references: Mapping[str, KeptReference]) -> Cut:
     """The cut of a table with those of the referenced tables, if there are any."""
-    return JoinedCut(at.table, at.lanes, {name: kept.at for name, kept in references.items()}) if references else at
+    return (
+        JoinedCut(at.table, at.lanes, {name: reference.at for name, reference in references.items()})
+        if references
+        else at
+    )
 
 
 class Savepoint(Header):
@@ -432,119 +400,12 @@ TableEntry = (
 LaneEntry = Claim | Data
 Entry = TableEntry | LaneEntry
 
-_ADAPTER: Final[TypeAdapter[Entry]] = TypeAdapter(Annotated[Entry, Field(discriminator="kind")])
-_TABLE_KINDS: Final = get_args(TableEntry)
-_KINDS: Final = frozenset(kind.model_fields["kind"].default for kind in (*_TABLE_KINDS, *get_args(LaneEntry)))
 
-_LEFT_OUT: Final = ("watermarks", "archived", "rewrites", "references", "reserves_ms", "for_batch", "finishes")
-"""Members that are not written if they are empty."""
+def table_entries(entries: Iterable[Entry]) -> list[TableEntry]:
+    """Narrow the type of entries of the table lane; decoding has checked that they belong to it."""
+    return [entry for entry in entries if isinstance(entry, TableEntry)]
 
 
-class Unresolved(Header):
-    """An entry of the table lane whose list is in a sidecar that has not been read.
-
-    Attributes:
-        sidecar: Where the list is.
-        outline: The entry with an empty list; `weft.storage.core.log.sidecar_codec.resolve` makes the whole entry of
-            it.
-    """
-
-    sidecar: Sidecar
-    outline: Base | Fold | Intent
-
-
-def list_of(entry: Entry) -> Sequence[SliceFile] | Sequence[FoldedGroup]:
-    """The list of an entry that may be stored in a sidecar; empty for kinds that have none."""
-    match entry:
-        case Base():
-            return entry.slices
-        case Fold():
-            return entry.file_groups
-        case Intent() if entry.restore is not None:
-            return entry.restore.slices
-    return ()
-
-
-def encode_entry(entry: Entry, sidecar: Sidecar | None = None) -> bytes:
-    """Encode an entry, with the checksum as the last member. A ``sidecar`` replaces the list of the entry."""
-    left_out: dict[str, Any] = {name: True for name in _LEFT_OUT if not getattr(entry, name, True)}
-    if sidecar is not None:
-        left_out |= {"slices": True, "file_groups": True, "restore": {"slices": True}}
-    values = entry.model_dump(exclude=left_out)
-    if sidecar is not None:
-        holder, member = _list_member(values)
-        holder[member] = sidecar.model_dump()
-    body = json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode()[:-1]
-    return body + _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}'
-
-
-def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
-    """The entry in slot ``seq`` of ``lane``; `Unresolved` if its list is in a sidecar.
-
-    Raises:
-        CorruptData: The bytes are damaged, or belong to another slot.
-        UnsupportedFormat: A newer version wrote it.
-    """
-    where = f"entry {seq} of {describe_lane(lane)}"
-    body, end = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    if end != _CHECKSUM_PREFIX + hashlib.sha256(body).hexdigest().encode() + b'"}':
-        raise CorruptData(
-            f"{where} is damaged: the checksum does not match its {len(data)} bytes",
-            hint="restore the object from a copy of the store; weft never rewrites an entry",
-        )
-    try:
-        values = from_json(body + b"}")  # half the time of the standard library
-    except ValueError as error:
-        raise CorruptData(f"{where} is not JSON: {error}", hint="report this as a bug of its writer") from error
-    if values.get("kind") not in _KINDS:
-        raise UnsupportedFormat(
-            f"{where} is of kind {values.get('kind')!r}, which this version of weft does not know", hint="upgrade weft"
-        )
-    if values["kind"] == "CREATE" and values.get("format_version") != FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"{where}: the table has format version {values.get('format_version')}, and this version of weft reads and "
-            f"writes format version {FORMAT_VERSION}",
-            hint="open the table with the version of weft that wrote it, or write its rows to a new table",
-        )
-    try:
-        sidecar = _take_sidecar(values)
-        entry = _ADAPTER.validate_python(values, context={})
-    except ValidationError as error:
-        raise UnsupportedFormat(f"{where} ({values['kind']}) {_first_problem(error)}", hint="upgrade weft") from None
-    if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
-        raise CorruptData(
-            f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}",
-            hint="an object was copied or moved: restore it from a copy of the store",
-        )
-    if sidecar is not None and isinstance(entry, Base | Fold | Intent):
-        return Unresolved(**entry, sidecar=sidecar, outline=entry)
-    return entry
-
-
-def _first_problem(error: ValidationError) -> str:
-    """A phrase that names the first member that is unknown, missing or not readable."""
-    first = error.errors()[0]
-    member = ".".join(str(part) for part in first["loc"][1:])  # the first part is the kind of the entry
-    match first["type"]:
-        case "extra_forbidden":
-            return f"has member {member!r}, which this version of weft does not know"
-        case "missing":
-            return f"has no member {member!r}, which this version of weft needs"
-    return f"has a value in member {member!r} that this version of weft cannot read: {first['msg']}"
-
-
-def _take_sidecar(values: dict[str, Any]) -> Sidecar | None:
-    """The sidecar that an entry has in place of its list; replaces it by an empty list. None if it has no sidecar."""
-    holder, member = _list_member(values)
-    if not isinstance(holder.get(member), dict):
-        return None
-    sidecar = Sidecar.model_validate(holder[member])
-    holder[member] = []
-    return sidecar
-
-
-def _list_member(values: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """The member of an entry's JSON that holds its list, and the object that has the member."""
-    restore = values.get("restore")
-    holder = restore if isinstance(restore, dict) else values
-    return holder, "file_groups" if values["kind"] == "FOLD" else "slices"
+def lane_entries(entries: Iterable[Entry]) -> list[LaneEntry]:
+    """Narrow the type of entries of a writer's lane; decoding has checked that they belong to it."""
+    return [entry for entry in entries if isinstance(entry, LaneEntry)]

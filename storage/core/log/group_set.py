@@ -1,7 +1,7 @@
-"""The file groups of a fold, which few processes look at.
+"""The file groups of a fold. Few processes look at them.
 
 A fold of a large table has all of its file groups. They are kept *packed*: a compressed JSON list, which is unpacked
-when somebody asks for a file group. A writer asks for none, so its memory does not grow with them.
+when a file group is looked up. A writer looks up none, so its memory does not grow with them.
 
 Each compaction takes file groups out of folds, often in many entries. They are remembered beside the packed list, and
 the rest is packed again when they are many: so the work of all these entries is proportional to their file groups.
@@ -55,7 +55,7 @@ class GroupSet(Collection[FileGroup]):
         sorted_groups = sorted(groups)
         runs = groupby(sorted_groups, key=lambda group: (group.partition, group.bits))
         # Differences of neighbouring buckets compress to a hundredth of the buckets, since most are 1.
-        lists = [[*run, _gaps(group.bucket for group in several)] for run, several in runs]
+        lists = [[*run, _gaps(group.bucket for group in groups_of_run)] for run, groups_of_run in runs]
         text = json.dumps(lists, separators=(",", ":"), ensure_ascii=False).encode()
         bits = sorted({group.bits for group in sorted_groups})
         # The packed bytes are not base64, so they are not validated.
@@ -67,7 +67,7 @@ class GroupSet(Collection[FileGroup]):
 
     @property
     def levels(self) -> frozenset[int]:
-        """Their numbers of bits."""
+        """The numbers of bucket bits of the file groups."""
         if self._removed and len(self._stored.bits) > 1:
             return frozenset(bits for _, bits in self._buckets())
         return frozenset(self._stored.bits)
@@ -126,7 +126,7 @@ class GroupUnion:
 
     @property
     def levels(self) -> frozenset[int]:
-        """Their numbers of bits."""
+        """The numbers of bucket bits of the file groups."""
         return frozenset[int]().union(*(groups.levels for groups in self._sets))
 
     def __contains__(self, group: FileGroup) -> bool:
@@ -134,8 +134,8 @@ class GroupUnion:
 
 
 def _gaps(buckets: Iterable[int]) -> list[int]:
-    """The first bucket, and the difference of each from the one before it."""
-    return [bucket - before for before, bucket in pairwise(chain([0], buckets))]
+    """The first bucket, and the difference of each other bucket from the one before it."""
+    return [bucket - previous for previous, bucket in pairwise(chain([0], buckets))]
 
 
 def _decode(text: bytes) -> dict[tuple[str, int], set[int]]:

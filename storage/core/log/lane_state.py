@@ -83,7 +83,9 @@ class LaneState:
 
     @classmethod
     def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
-        """What a writer of one batch must know of a lane, which continues nothing of it: no batches, no promises (W10).
+        """The state of a lane for the writer of one batch: without batches and watermarks, which it does not continue.
+
+        See PROTOCOL.md, W10.
 
         Args:
             last: The last entry of the lane, which finishes it; None if it is empty.
@@ -111,11 +113,11 @@ class LaneState:
         Raises:
             CorruptData: The entry does not follow the last one (S2 LaneContiguous, S3 EpochMonotone, S19 RevMonotone).
         """
-        claim = isinstance(entry, Claim)
+        is_claim = isinstance(entry, Claim)
         if (
             entry.seq != self.head + 1
             or entry.prev_id != self.head_id
-            or entry.epoch != self.epoch + claim
+            or entry.epoch != self.epoch + is_claim
             or entry.table_rev < self.table_rev
         ):
             raise CorruptData(

@@ -4,9 +4,9 @@ Whether a file can be deleted follows from its name and from what is needed, nev
 changes later: an entry that refers to an old file (a restore, a savepoint, a plan) is made from a snapshot that is
 kept, so its files are needed already.
 
-Needed are, for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the target of an
-open restore: base and shadow files of slices, fold files, and the log files of entries that are neither in a slice nor
-rolled back. Event files stay needed when they are folded, because a restore ends all folds.
+These files are needed for every state from ``oldest_retained`` on, for savepoints, open plans and pins, and for the
+target of an open restore: base and shadow files of slices, fold files, and the log files of entries that are neither in
+a slice nor rolled back. Event files stay needed when they are folded, because a restore ends all folds.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def union_spans(first: Sequence[Span], second: Sequence[Span]) -> Spans:
 
 def subtract_spans(spans: Sequence[Span], removed: Sequence[Span]) -> Spans:
     """The entries of the first list of spans that are not in the second."""
-    rest = list(spans)
+    remaining = list(spans)
     for low, high in removed:
-        parts = [((after, min(until, low)), (max(after, high), until)) for after, until in rest]
-        rest = [part for pair in parts for part in pair if part[0] < part[1]]
-    return union_spans(rest, ())
+        parts = [((after, min(until, low)), (max(after, high), until)) for after, until in remaining]
+        remaining = [part for pair in parts for part in pair if part[0] < part[1]]
+    return union_spans(remaining, ())
 
 
 def touches(spans: Sequence[Span], after: int, until: int) -> bool:
@@ -113,14 +113,14 @@ class Needed:
         self._add_entries(restore.covered, lanes, {**state.rolled_back, **restore.rolled_back})
 
     def _add_files(self, files: Iterable[SliceFile | LogFile]) -> None:
-        self.files.update(object_ref.path for one in files for object_ref in one.objects)
+        self.files.update(object_ref.path for file in files for object_ref in file.objects)
 
     def _add_entries(self, start: cut.Seqs, lanes: cut.Seqs, rolled_back: cut.SpansByLane) -> None:
         self.in_slices = start if self.in_slices is None else cut.lowest(self.in_slices, start)
         for lane, until in lanes.items():
-            whole = [(start.get(lane, 0), until)]
-            self.read[lane] = union_spans(self.read.get(lane, ()), whole)
-            spans = subtract_spans(whole, rolled_back.get(lane, ()))
+            span = [(start.get(lane, 0), until)]
+            self.read[lane] = union_spans(self.read.get(lane, ()), span)
+            spans = subtract_spans(span, rolled_back.get(lane, ()))
             self.entries[lane] = union_spans(self.entries.get(lane, ()), spans)
 
 
@@ -143,7 +143,7 @@ def entry_may_come(parsed: ParsedPath, end: LaneEnd) -> bool:
 
 
 def plan_may_publish(parsed: ParsedPath, head: int, open_plans: Collection[int]) -> bool:
-    """Whether the plan that a file was written for may still publish the file (PROTOCOL.md, K3).
+    """Whether the plan that a file was written for may still publish the file (PROTOCOL.md, rule K3).
 
     Args:
         parsed: Path of the file.

@@ -1,15 +1,15 @@
-"""The newest slice of every file group; nobody looks at most of them.
+"""The newest slice of every file group. Most of them are never looked at.
 
 A process that opens a table gets the slices of its checkpoint *packed*: parts of about a thousand neighbouring file
-groups, compressed, each with the range of its file groups. Those of a large table stay in the store. A part is read
-and unpacked when one of its file groups is asked for. So the memory of a writer, which asks for none, does not grow
-with the file groups, and a look-up reads the parts of its keys.
+groups, compressed, each with the range of its file groups (`weft.storage.core.log.slice_parts`). Those of a large table
+stay in the store. A part is read and unpacked when one of its file groups is looked up. So the memory of a writer,
+which looks up none, does not grow with the file groups, and a look-up reads the parts of its keys.
 
     parts     [a .. f][g .. m][n .. z]     packed: of the checkpoint, or of an earlier state
     newer          d        k              unpacked: slices of entries after that
 
-New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are taken at their
-word, and the check is made when the part is unpacked, which is before it is packed again.
+New slices must be made from the newest ones (PROTOCOL.md, S10). If those are packed, the new ones are accepted at
+first. They are checked when the part is unpacked, which happens before it is packed again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import bisect
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from weft.storage.core.log import cut
 from weft.storage.core.log.file_refs import FileGroup, SliceFile
-from weft.storage.core.log.packed_json import pack, unpack
-from weft.storage.core.log.slice_list import NOTHING, SliceList, StoredSlice, decode_list, distinct_cuts
+from weft.storage.core.log.slice_list import NOTHING, SliceList, StoredSlice, distinct_cuts
+from weft.storage.core.log.slice_parts import SlicePart, read_in_turn, read_parts
 from weft.storage.errors import CorruptData
 
 PART_SLICES: Final = 1024
@@ -31,119 +31,6 @@ PART_SLICES: Final = 1024
 
 _NEWER_PARTS: Final = 8
 """Slices of so many parts, and an eighth of all, may be newer than the parts: packing all of 100,000 takes a second."""
-
-_PARTS_AT_ONCE: Final = 16
-"""Parts in memory while all are read one after the other: about a megabyte, and few requests."""
-
-
-class PartSource(Protocol):
-    """A stored checkpoint, from which parts are read when they are needed."""
-
-    def read(self, parts: Sequence[SlicePart]) -> list[SlicePart]:
-        """The same slices in memory, in the order of ``parts``, whose places are in this checkpoint.
-
-        Raises:
-            StoreUnavailable: The store did not answer; a later call may succeed.
-            CorruptData: The checkpoint is damaged, or was deleted, and the log does not give the slices either.
-        """
-        ...
-
-
-class Place(NamedTuple):
-    """Where a part is stored.
-
-    Attributes:
-        source: Its checkpoint.
-        offset, length: Its bytes in the object.
-        sha256: Their digest, in hexadecimal digits.
-    """
-
-    source: PartSource
-    offset: int
-    length: int
-    sha256: str
-
-
-class SlicePart:
-    """Slices of neighbouring file groups, packed, in memory or in the store.
-
-    Attributes:
-        first, last: The range of their file groups.
-        levels: Their numbers of bits.
-        slices: How many they are.
-        packed: The compressed JSON list of the slices, in order of file group; None as long as it was not read.
-        size: Bytes of that list.
-        place: Where it is stored; None if it is nowhere.
-    """
-
-    __slots__ = ("_stored", "first", "last", "levels", "packed", "place", "size", "slices")
-
-    def __init__(
-        self,
-        first: FileGroup,
-        last: FileGroup,
-        levels: Collection[int],
-        slices: int,
-        packed: bytes | None,
-        size: int,
-        place: Place | None = None,
-    ) -> None:
-        """Requires: ``packed`` or ``place`` is not None."""
-        self.first, self.last, self.levels, self.slices = first, last, frozenset(levels), slices
-        self.packed, self.size, self.place = packed, size, place
-        self._stored: dict[FileGroup, StoredSlice] | None = None
-
-    @classmethod
-    def of(cls, slices: Sequence[StoredSlice]) -> SlicePart:
-        """Pack slices: at least one, in order of file group."""
-        text = f"[{','.join(item.text for item in slices)}]".encode()
-        levels = {item.group.bits for item in slices}
-        return cls(slices[0].group, slices[-1].group, levels, len(slices), pack(text), len(text))
-
-    @property
-    def source(self) -> PartSource | None:
-        """From where it has to be read; None if it is in memory."""
-        return self.place.source if self.packed is None and self.place is not None else None
-
-    def keep(self, read: SlicePart) -> None:
-        """Take over the same slices in memory."""
-        # Several threads may do this at once, with equal values: `size` first, since `packed` says that it was read.
-        self.size = read.size
-        self.packed = read.packed
-
-    @property
-    def is_unpacked(self) -> bool:
-        return self._stored is not None
-
-    def stored(self) -> Mapping[FileGroup, StoredSlice]:
-        """The slices; read and unpacked once.
-
-        Raises:
-            CorruptData: They do not unpack, although their digest is right; or see `PartSource.read`.
-            StoreUnavailable: See `PartSource.read`.
-        """
-        if self._stored is None:
-            if self.packed is None:
-                self.keep(read_parts([self])[0])
-            assert self.packed is not None, "it was read"
-            slices = unpack(self.packed, self.size, decode_list, f"slices {self.first} to {self.last}")
-            self._stored = {item.group: item for item in slices.stored}
-        return self._stored
-
-
-def read_parts(parts: Sequence[SlicePart]) -> list[SlicePart]:
-    """The same parts in memory, in that order; changes none of ``parts``. Raises as `PartSource.read`."""
-    contents: list[SlicePart] = []
-    for source, group in itertools.groupby(parts, key=lambda part: part.source):
-        several = list(group)
-        contents += several if source is None else source.read(several)
-    return contents
-
-
-def read_in_turn(parts: Sequence[SlicePart]) -> Iterator[SlicePart]:
-    """`read_parts`, with few of them in memory at a time."""
-    for start in range(0, len(parts), _PARTS_AT_ONCE):
-        yield from read_parts(parts[start : start + _PARTS_AT_ONCE])
 
 
 class Slices(Mapping[FileGroup, SliceFile]):
@@ -166,7 +53,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
         self._newer: Mapping[FileGroup, StoredSlice] = newer or {}
         self._firsts = [part.first for part in self.parts]
         self._assumed: dict[int, dict[FileGroup, cut.Seqs]] = {}
-        """By number of the part, the cuts that slices of packed file groups must have; empty: that there is none."""
+        """By number of the part, the cuts that slices of packed file groups must have; empty if there must be none."""
         self._all: Mapping[FileGroup, StoredSlice] | None = None if parts else self._newer
 
     @classmethod
@@ -220,7 +107,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
             return self._newer.get(group)
         return self._of_part(number).get(group)
 
-    def some(self, groups: Iterable[FileGroup]) -> dict[FileGroup, StoredSlice]:
+    def find_all(self, groups: Iterable[FileGroup]) -> dict[FileGroup, StoredSlice]:
         """The slices of those file groups that have one. Raises as `stored`."""
         groups = list(groups)
         if self._all is None:
@@ -322,8 +209,8 @@ class Slices(Mapping[FileGroup, SliceFile]):
         stop = 0
         for number, part in unpacked:
             parts += self.parts[stop:number]
-            before = self._check_assumed(number, part.stored())
-            parts += _pack({**before, **newer[number]}, first=False) if number in newer else [self.parts[number]]
+            stored = self._check_assumed(number, part.stored())
+            parts += _pack({**stored, **newer[number]}, first=False) if number in newer else [self.parts[number]]
             stop = number + 1
         parts += self.parts[stop:]
         if not self.parts and newer:
@@ -333,8 +220,8 @@ class Slices(Mapping[FileGroup, SliceFile]):
     def _read(self, numbers: Iterable[int]) -> None:
         """Read parts into memory that are not there, with as few requests as possible."""
         unread = [part for part in (self.parts[number] for number in sorted(numbers)) if part.packed is None]
-        for part, read in zip(unread, read_parts(unread), strict=True):
-            part.keep(read)
+        for part, in_memory in zip(unread, read_parts(unread), strict=True):
+            part.keep(in_memory)
 
     def _part_of(self, group: FileGroup) -> int | None:
         """The number of the part in whose range a file group is."""
@@ -357,7 +244,7 @@ class Slices(Mapping[FileGroup, SliceFile]):
 
 
 def _pack(slices: Mapping[FileGroup, StoredSlice], *, first: bool) -> list[SlicePart]:
-    """Pack slices into parts of `PART_SLICES`. If ``first`` is false, up to twice as many are one part."""
+    """Pack slices into parts of `PART_SLICES` slices; unless ``first``, one part may have up to twice as many."""
     items = [item for _, item in sorted(slices.items(), key=lambda pair: pair[0])]
     count = -(-len(items) // PART_SLICES) if len(items) > 2 * PART_SLICES or first else 1
     bounds = [len(items) * i // count for i in range(count + 1)]

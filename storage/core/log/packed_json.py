@@ -1,4 +1,4 @@
-"""Lists of file groups that are kept as compressed JSON, because few of them are looked at."""
+"""Lists of file groups as compressed JSON: they need little memory, and few of them are looked at."""
 
 from __future__ import annotations
 

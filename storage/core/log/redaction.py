@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from weft.storage.core.log.entries import Data, Entry, Fold, Unresolved, decode_entry, encode_entry
+from weft.storage.core.log.entries import Data, Entry, Fold
+from weft.storage.core.log.entry_codec import Unresolved, decode_entry, encode_entry
 from weft.storage.core.log.file_refs import LogFile, Sidecar
 from weft.storage.core.names import LaneName, Path, log_index_path
 

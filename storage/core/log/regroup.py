@@ -17,7 +17,7 @@ from weft.storage.core.log.group_set import GroupUnion
 from weft.storage.core.log.newest_slices import Slices
 
 
-class Offered(Protocol):
+class NewSlice(Protocol):
     """A new slice: `weft.storage.core.log.file_refs.SliceFile`."""
 
     @property
@@ -28,7 +28,7 @@ class Offered(Protocol):
     def replaces(self) -> Sequence[Replaced]: ...
 
 
-AnyOffered = TypeVar("AnyOffered", bound=Offered)
+AnySlice = TypeVar("AnySlice", bound=NewSlice)
 
 
 def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGroup], bool]) -> Iterator[FileGroup]:
@@ -37,7 +37,7 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
     Args:
         group: The file group.
         levels: The bits of the file groups to look for.
-        has: Whether there is such a file group.
+        has: Whether a file group exists.
     """
     for bits in levels:
         if bits < group.bits:
@@ -47,22 +47,22 @@ def overlapping(group: FileGroup, levels: Iterable[int], has: Callable[[FileGrou
             yield from filter(has, group.parts(bits))
 
 
-def may_follow(slices: Slices, folded: GroupUnion, offered: Sequence[AnyOffered]) -> list[AnyOffered]:
-    """The offered slices that may become the newest ones of their file groups, if one entry publishes all of them.
+def may_follow(slices: Slices, folded: GroupUnion, new_slices: Sequence[AnySlice]) -> list[AnySlice]:
+    """The new slices that may become the newest ones of their file groups, if one entry publishes all of them.
 
     Args:
         slices: The newest slices.
         folded: File groups that have folds.
-        offered: The new slices.
+        new_slices: The slices of the entry.
     """
-    groups = {offer.group for offer in offered}
+    groups = {item.group for item in new_slices}
     levels = slices.levels | folded.levels | {group.bits for group in groups}
     if len(levels) <= 1:
-        return [offer for offer in offered if not offer.replaces and offer.parent == slices.cut_of(offer.group)]
+        return [item for item in new_slices if not item.replaces and item.parent == slices.cut_of(item.group)]
     accepted = {
-        offer.group: offer
-        for offer in offered
-        if _continues(slices, levels, offer) and not any(overlapping(offer.group, levels, groups.__contains__))
+        item.group: item
+        for item in new_slices
+        if _continues(slices, levels, item) and not any(overlapping(item.group, levels, groups.__contains__))
     }
     wholes = {
         whole
@@ -78,13 +78,13 @@ def may_follow(slices: Slices, folded: GroupUnion, offered: Sequence[AnyOffered]
     return list(accepted.values())
 
 
-def _continues(slices: Slices, levels: Iterable[int], offer: Offered) -> bool:
+def _continues(slices: Slices, levels: Iterable[int], item: NewSlice) -> bool:
     """Whether a slice names exactly the newest slices that overlap it."""
-    current = {group: slices.cut_of(group) for group in overlapping(offer.group, levels, slices.__contains__)}
+    current = {group: slices.cut_of(group) for group in overlapping(item.group, levels, slices.__contains__)}
     expected = {
-        FileGroup(offer.group.partition, replaced.bits, replaced.bucket): replaced.cut for replaced in offer.replaces
+        FileGroup(item.group.partition, replaced.bits, replaced.bucket): replaced.cut for replaced in item.replaces
     }
-    return current == expected and offer.parent == slices.cut_of(offer.group)
+    return current == expected and item.parent == slices.cut_of(item.group)
 
 
 def fill(whole: FileGroup, parts: Iterable[FileGroup]) -> bool:

@@ -11,7 +11,8 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from weft.storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry, Unresolved
+from weft.storage.core.log.entries import Base, Fold, FoldedGroup, Intent, TableEntry
+from weft.storage.core.log.entry_codec import Unresolved
 from weft.storage.core.log.file_refs import LogIndex, Sidecar, SliceFile
 from weft.storage.core.log.slice_list import SliceList, decode_list
 from weft.storage.errors import UnsupportedFormat

@@ -84,7 +84,7 @@ class StoredSlice:
     __slots__ = ("_sizes", "_stored", "cut", "group", "parent")
 
     def __init__(self, group: FileGroup, parent: Seqs, cut: Seqs, stored: SliceFile | tuple[str, str]) -> None:
-        """``stored`` is the whole slice, or the texts of its members before and after the two cuts."""
+        """``stored``: the decoded slice, or the JSON texts of its members before and after the two cuts."""
         self.group, self.parent, self.cut, self._stored = group, parent, cut, stored
         self._sizes: SliceSizes | None = None
 
@@ -98,8 +98,8 @@ class StoredSlice:
         """The whole slice; decoded once."""
         # Several threads may do this at once: in the worst case it is decoded twice.
         if isinstance(self._stored, tuple):
-            before, after = self._stored
-            file = SliceFile.model_validate_json(f'{before}"parent":{{}},"cut":{{}},{after}')
+            prefix, suffix = self._stored
+            file = SliceFile.model_validate_json(f'{prefix}"parent":{{}},"cut":{{}},{suffix}')
             # No other code has this frozen object yet, so it may be changed. A copy would take a quarter of the time of
             # decoding.
             vars(file).update(parent=self.parent, cut=self.cut)
@@ -110,8 +110,8 @@ class StoredSlice:
     def text(self) -> str:
         """The slice as JSON, as it is stored in lists."""
         if isinstance(self._stored, tuple):
-            before, after = self._stored
-            return f'{before}"parent":{_seqs_text(self.parent)},"cut":{_seqs_text(self.cut)},{after}'
+            prefix, suffix = self._stored
+            return f'{prefix}"parent":{_seqs_text(self.parent)},"cut":{_seqs_text(self.cut)},{suffix}'
         return json.dumps(self._stored.model_dump(), separators=(",", ":"), ensure_ascii=False)
 
     @property
@@ -189,15 +189,15 @@ def _scan(data: bytes) -> SliceList | None:
         for match in _SLICE.finditer(text, end):
             if match.start() != end:
                 return None
-            before, partition, bits, bucket, parent, upto, after, separator = match.groups()
-            for seqs in (parent, upto):
+            prefix, partition, bits, bucket, parent, cut_text, suffix, separator = match.groups()
+            for seqs in (parent, cut_text):
                 if seqs not in cuts:
                     cuts[seqs] = _SEQS.validate_json(seqs)
             group = FileGroup(partition, int(bits), int(bucket))
-            entries.append(StoredSlice(group, cuts[parent], cuts[upto], (before, after)))
+            entries.append(StoredSlice(group, cuts[parent], cuts[cut_text], (prefix, suffix)))
             end = match.end()
             if separator == "]":
                 return SliceList(entries) if text[0] == "[" and end == len(text) else None
-    except ValueError:  # not UTF-8, or a cut that is none
+    except ValueError:  # not UTF-8, or not a cut
         return None
     return None

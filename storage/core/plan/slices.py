@@ -289,7 +289,7 @@ def plan_slices(
         only: Plan only these file groups, for a look-up of few keys; None for all. Those that the state does not have
             are left out: a look-up locates its keys at all `TableState.levels`.
     """
-    slices: Mapping[FileGroup, StoredSlice] = state.slices.stored if only is None else state.slices.some(only)
+    slices: Mapping[FileGroup, StoredSlice] = state.slices.stored if only is None else state.slices.find_all(only)
     levels = state.levels
     regrouped = len(levels) > 1 or any(live.file.bits not in levels for live in files)
     groups, ranges = _ranges(slices, files, None if regrouped else only)

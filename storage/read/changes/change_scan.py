@@ -41,6 +41,7 @@ from weft.storage.core.model import Reference
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.environment import Environment
 from weft.storage.errors import InvalidInput, MissingFile, OffsetExpired, OffsetInvalidated, SnapshotExpired
+from weft.storage.log import live_files
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.changes.tasks import ChangeTask, ComparedFiles, Comparison, change_tasks
 from weft.storage.read.plan.log_slices import keys_of_commits, log_slices, start_of
@@ -242,7 +243,7 @@ def scan_changes(
         if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
             with _logs_after(env, since.cut):  # a large index is in a sidecar
                 start = start_of(since.cut, until.state)
-                touched = until.table_log.committed_files(until.state, start, until.cut.lanes)
+                touched = live_files.committed_files(until.table_log, until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
             work = _by_keys(since, until, log_slices(until.state, touched))
         else:

@@ -12,6 +12,7 @@ from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut, JoinedCut, parse_cut
 from weft.storage.core.log.entries import Data, Entry
 from weft.storage.core.names import LaneName
+from weft.storage.log import snapshot_cut
 from weft.storage.read.changes.change_scan import check_order, is_after
 from weft.storage.read.plan.log_slices import start_of
 from weft.storage.read.snapshot import Snapshot
@@ -67,7 +68,7 @@ def bounded_cut(since: Snapshot, until: Snapshot, commits: int) -> Cut:
         chosen = _begun_before_an_entry(found, partly, commits) or found[:commits]
         left = {(entry.lane, entry.seq) for entry in found} - {(entry.lane, entry.seq) for entry in chosen}
         lanes = {lane: _last_before(tail, left, start.get(lane, 0)) for lane, tail in tails.items()}
-        _, at = table_log.longest_cut(until.cut.table, lanes)
+        _, at = snapshot_cut.longest_cut(table_log, until.cut.table, lanes)
         if state.keeps(at) and not cut.within(at.lanes, start):
             return at
         commits *= 2

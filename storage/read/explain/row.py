@@ -44,6 +44,7 @@ from weft.storage.core.types import decode_scalar
 from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
+from weft.storage.log import live_files
 from weft.storage.read.explain.aggregate_winners import Located, given_columns
 from weft.storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
 from weft.storage.read.missing_file import explain_missing_file
@@ -125,7 +126,7 @@ def _history(
     snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
 ) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
     """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
-    files = snapshot.table_log.committed_files(begin, begin.log_start(), snapshot.at.lanes)
+    files = live_files.committed_files(snapshot.table_log, begin, begin.log_start(), snapshot.at.lanes)
     return plan_slices(begin, files, only=groups), files
 
 

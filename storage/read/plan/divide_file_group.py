@@ -23,8 +23,8 @@ from weft.storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds, 
 from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, Ints, LiveFile
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import key_span, read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
+from weft.storage.files.row_group_statistics import key_span
 from weft.storage.read.plan.pruning import block_keys, key_values
 
 FOOTERS_AT_ONCE: Final = 64  # decoded footers are large

@@ -25,8 +25,8 @@ from weft.storage.core.log.file_refs import FileGroup, FilePart, FileRef, SliceF
 from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, LiveFile
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import key_span, read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
+from weft.storage.files.row_group_statistics import key_span
 from weft.storage.read.plan.pruning import block_keys, key_values
 
 MAX_RANGES: Final = 500  # of logs of a file group: their keys are decoded one by one, for every query

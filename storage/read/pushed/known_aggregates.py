@@ -25,8 +25,8 @@ from weft.storage.core.plan.slices import FileSlice
 from weft.storage.core.predicate import ColumnRange
 from weft.storage.core.schema.evolution import reads_as_it_is
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.files.base_file import column_ranges, read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
+from weft.storage.files.row_group_statistics import column_ranges
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind, Aggregation
 from weft.storage.read.scan.scan import Scan

@@ -25,6 +25,7 @@ from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.errors import MissingFile
+from weft.storage.log import live_files
 from weft.storage.read.plan.log_slices import keys_of_commits, log_slices, start_of
 from weft.storage.read.references.joined_scan import Join, JoinedScan
 from weft.storage.read.references.reference_rows import Newer, Since
@@ -148,7 +149,7 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
     """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
     state = later.state
-    files = later.table_log.committed_files(state, start_of(bound, state), later.at.lanes)
+    files = live_files.committed_files(later.table_log, state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:
         return None
     return keys_of_commits(later.table_log.env, later.table_schema, files, log_slices(state, files), state.levels)

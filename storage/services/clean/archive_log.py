@@ -16,7 +16,9 @@ from typing import Final
 
 from weft.storage.core.log.archive_codec import decode_archive, encode_archive
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import ERASE, CleanIntent, decode_entry
+from weft.storage.core.log.entries import CleanIntent
+from weft.storage.core.log.entry_codec import decode_entry
+from weft.storage.core.log.features import ERASE
 from weft.storage.core.log.needed_files import ENDLESS, Needed, Spans, touches, union_spans
 from weft.storage.core.log.redaction import is_fold_of, redacted
 from weft.storage.core.log.table_state import TableState

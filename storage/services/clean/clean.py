@@ -19,10 +19,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import CleanDone, CleanIntent
 from weft.storage.core.log.needed_files import Needed
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName, Path
 from weft.storage.log.holders import Holder, find_holders
 from weft.storage.log.pins import ListedPin, list_pins

@@ -15,8 +15,9 @@ from typing import Final, TypeAlias
 
 from weft.storage.core.log.checkpoint_codec import decode_table
 from weft.storage.core.log.cut import highest
-from weft.storage.core.log.entries import OVERLAYS as OVERLAY_FEATURE
-from weft.storage.core.log.entries import Data, Header, Unresolved, decode_entry
+from weft.storage.core.log.entries import Data, Header
+from weft.storage.core.log.entry_codec import Unresolved, decode_entry
+from weft.storage.core.log.features import OVERLAYS as OVERLAY_FEATURE
 from weft.storage.core.log.needed_files import (
     LaneEnd,
     Needed,

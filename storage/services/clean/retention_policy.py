@@ -17,6 +17,7 @@ from weft.storage.core.log.needed_files import changes_files
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import is_query_lane
 from weft.storage.errors import InvalidInput, SnapshotExpired
+from weft.storage.log import lane_ends
 from weft.storage.log.commit_log import CommitLog, read_table_lane
 from weft.storage.log.fencing_barrier import fence_after
 from weft.storage.log.heartbeat import newest_heartbeats
@@ -87,7 +88,7 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
     lanes = batch_lanes(state)
     limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
     beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
-    for lane, last in table_log.last_entries(state, lanes).items():
+    for lane, last in lane_ends.last_entries(table_log, state, lanes).items():
         if last is None:  # its batch died before its claim; one that lives takes another lane
             fence_after(table_log, lane, last, "a clean, which found a lane that no batch has claimed")
             continue
@@ -108,7 +109,7 @@ def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt
     heard = {lane: beat.at_ms for lane, beat in newest_heartbeats(table_log.store).items()}
     silent = [
         lane
-        for lane, last in table_log.last_entries(state, lanes).items()
+        for lane, last in lane_ends.last_entries(table_log, state, lanes).items()
         if last is not None and max(last.committed_at_ms, heard.get(lane, 0)) <= limit
     ]
     if silent:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from weft.storage.core.log.cut import Seqs
-from weft.storage.core.log.entries import RETIRE, Retire
+from weft.storage.core.log.entries import Retire
+from weft.storage.core.log.features import RETIRE
 from weft.storage.core.log.needed_files import Needed
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName

@@ -23,8 +23,8 @@ from weft.storage.core.names import Path
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
-from weft.storage.files.base_file import SliceReader, read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.base_file import SliceReader
+from weft.storage.files.footers import Footer, read_footers
 from weft.storage.files.slice_file_writer import SliceFileWriter
 from weft.storage.files.slice_statistics import SliceStatistics
 from weft.storage.services.compaction.merged_rows import base_rows, shadow_rows

@@ -17,12 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import ERASE, REWRITTEN
+from weft.storage.core.log.features import ERASE, REWRITTEN
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.log.table_state import LiveSavepoint, TableState
 from weft.storage.core.names import ParsedPath, Path
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.errors import Conflict, MissingFile, NotFound, StillRetained
+from weft.storage.log import snapshot_cut
 from weft.storage.log.pins import Pin, unexpired, unpin
 from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
@@ -195,7 +196,7 @@ class _Holding:
 def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
     """Whatever needs files with the keys."""
     for _ in range(MAX_ROUNDS):
-        state, at, _ = table_log.newest_cut()
+        state, at, _ = snapshot_cut.newest_cut(table_log)
         try:
             return _holding_at(table_log, search, state, at)
         except MissingFile:

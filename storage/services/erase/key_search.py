@@ -30,9 +30,10 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import decode_scalar, encode_scalar
 from weft.storage.environment import Environment
 from weft.storage.errors import CorruptData, InvalidInput
-from weft.storage.files.base_file import key_span, read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
 from weft.storage.files.log_file import open_columns
+from weft.storage.files.row_group_statistics import key_span
+from weft.storage.log import live_files
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.plan.divide_file_group import FOOTERS_AT_ONCE
 from weft.storage.read.plan.pruning import KeyRows, key_table
@@ -118,8 +119,10 @@ class KeySearch:
             CorruptData: A file is missing or damaged.
         """
         folds = [file for fold in state.folds for file in fold.files]
-        indexed = [*zip(folds, table_log.commit_log.indexes(folds), strict=True)]
-        indexed += [(live.file, live.index) for live in table_log.committed_files(state, state.covered, lanes)]
+        indexed = [*zip(folds, table_log.commit_log.sidecars.indexes(folds), strict=True)]
+        indexed += [
+            (live.file, live.index) for live in live_files.committed_files(table_log, state, state.covered, lanes)
+        ]
         return [file.file.path for file, index in indexed if self._in_log_file(file, index)]
 
     def _in_slice_file(self, file: FileRef, footer: Footer) -> bool:

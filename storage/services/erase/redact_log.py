@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft.storage.core.log.archive_codec import Chunks, encode_archive
-from weft.storage.core.log.entries import decode_entry
+from weft.storage.core.log.entry_codec import decode_entry
 from weft.storage.core.log.needed_files import contains
 from weft.storage.core.log.redaction import is_fold_of, redacted
 from weft.storage.core.names import (

@@ -16,12 +16,13 @@ from weft.storage.core.log import cut
 from weft.storage.core.log.cut import Cut, Span
 from weft.storage.core.log.entries import Done, Intent, Restoration
 from weft.storage.core.log.needed_files import subtract_spans
-from weft.storage.core.log.table_state import Lane, TableState
+from weft.storage.core.log.table_state import Lane, TableState, check_promised
 from weft.storage.core.names import LaneName
 from weft.storage.errors import Conflict, NotFound, SnapshotExpired
+from weft.storage.log import lane_ends, snapshot_cut
 from weft.storage.log.commit_log import read_table_lane
 from weft.storage.log.fencing_barrier import complete_fencing_barrier, fence_lane
-from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.log.table_log import TableLog
 from weft.storage.log.time_marks import publish_mark
 from weft.storage.read.time_travel import find_moment, named_cut
 from weft.storage.shown import Shown
@@ -107,7 +108,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
                 hint="it has not written, or its closed lanes were retired by a clean: see: weft show URI log",
             )
         point = find_point([lane.name for lane in lanes])
-        target = table_log.newest_within(state, point.last_kept)
+        target = snapshot_cut.newest_within(table_log, state, point.last_kept)
         if target is None:
             raise SnapshotExpired(
                 f"commits of {stream!r} since {since} are in the slices, and the slices before those have expired",
@@ -124,7 +125,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
 
 
 def _at_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    at = table_log.exact_cut(named_cut(table_log, since))[1]
+    at = snapshot_cut.exact_cut(table_log, named_cut(table_log, since))[1]
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         state = table_log.refresh()
@@ -155,7 +156,7 @@ def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
         # Entries are kept for certain only up to here: later ones have a commit time after the limit, by their writer's
         # clock.
-        agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
+        agreed = lane_ends.last_while(table_log, last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
         return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
 
     return find

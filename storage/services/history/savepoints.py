@@ -15,9 +15,9 @@ from typing import Final
 
 from weft.storage.core.log.cut import Cut
 from weft.storage.core.log.entries import KeptReference, Release, Savepoint, joined_cut
-from weft.storage.core.log.table_state import LiveSavepoint, TableState
+from weft.storage.core.log.table_state import LiveSavepoint, TableState, check_promised
 from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired, TableError
-from weft.storage.log.table_log import TableLog, check_promised
+from weft.storage.log.table_log import TableLog
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.read.time_travel import find_savepoint
 from weft.storage.shown import Shown

@@ -37,6 +37,7 @@ from weft.storage.core.plan.watermarks import Watermarks
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import encode_scalar
 from weft.storage.environment import open_environment
+from weft.storage.log import snapshot_cut
 from weft.storage.log.heartbeat import SILENT_AFTER_MS, Heartbeat, newest_heartbeats
 from weft.storage.log.holders import Holder, find_holders
 from weft.storage.log.pins import unexpired
@@ -193,7 +194,7 @@ class Inspection:
         self, uri: str, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
     ) -> None:
         table_log = TableLog(open_environment(uri, storage_options, clock), Stamps())
-        state, cut, _ = table_log.newest_cut()
+        state, cut, _ = snapshot_cut.newest_cut(table_log)
         self._inspect(Snapshot(table_log, state, cut))
 
     @classmethod

@@ -26,8 +26,7 @@ from weft.storage.core.plan.overlaid import files_of_columns
 from weft.storage.core.plan.read_cost import read_amplification
 from weft.storage.core.plan.regroup_slices import other_bits
 from weft.storage.core.plan.slices import FileSlice, log_rows
-from weft.storage.files.base_file import read_footers
-from weft.storage.files.footers import Footer
+from weft.storage.files.footers import Footer, read_footers
 from weft.storage.files.log_reader import LogReader
 from weft.storage.read.plan.read_task import read_task
 from weft.storage.read.snapshot import Snapshot

@@ -13,6 +13,7 @@ from weft.storage.core.names import TABLE_LANE
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment, open_environment
 from weft.storage.errors import TableError
+from weft.storage.log import snapshot_cut
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.lane_watermarks import read_watermarks
 from weft.storage.read.references.referenced_table import check_reference, check_table_id
@@ -82,7 +83,7 @@ def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> R
         check_table_id(reference, state.table_id)
     check_reference(schema, reference, state.schema)
     table_log = TableLog.of(env.of_table(reference.table))
-    state, cut, _ = table_log.newest_cut()
+    state, cut, _ = snapshot_cut.newest_cut(table_log)
     groups = {state.schema.group_of_column[name].name for name in reference.columns if name not in state.schema.key}
     found = read_watermarks(table_log.commit_log, state, cut)
     now = table_log.clock.now_ms()

@@ -18,6 +18,7 @@ from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import Path
 from weft.storage.core.plan.reservation import is_reserved, next_reservation_ms
 from weft.storage.errors import CommitUnknown, Conflict, MissingFile, SnapshotExpired, StoreRefused, TableError
+from weft.storage.log import snapshot_cut
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.store.object_store import ObjectStore
@@ -158,7 +159,7 @@ def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot, int], T | 
     longest_ms = 0
     for attempts in range(MAX_ATTEMPTS):
         began_ms = table_log.clock.now_ms()
-        snapshot = Snapshot(table_log, *table_log.newest_cut())
+        snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
         with contextlib.suppress(Conflict, SnapshotExpired):  # a restore, an erase or a clean came between
             if (done := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
                 return snapshot, done

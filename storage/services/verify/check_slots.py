@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from weft.storage.core.log import entries
 from weft.storage.core.log.archive_codec import Chunks
-from weft.storage.core.log.entries import Entry, Unresolved
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.log.entry_codec import Unresolved, decode_entry
 from weft.storage.core.log.file_refs import Sidecar
 from weft.storage.core.names import (
     LaneName,
@@ -89,7 +89,7 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
         try:
             with normalise_errors(slot_path(lane, seq)):
                 data = env.store.get(slot_path(lane, seq))
-                archives.ask([(lane, seq)])
+                archives.request([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
             continue  # reported where its entries are read
@@ -148,7 +148,7 @@ class _SlotReader:
         self._asked.add(chunk)
         at = self._findings.at(archive_path(self._lane, chunk))
         try:
-            if self._archives.ask([(self._lane, self._chunks.first_slot(chunk))]):
+            if self._archives.request([(self._lane, self._chunks.first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
@@ -165,7 +165,7 @@ class _SlotReader:
                 at.damage("S2", "the entry was listed, but is missing")
             return None
         try:
-            return entries.decode_entry(data, self._lane, seq)
+            return decode_entry(data, self._lane, seq)
         except CorruptData as error:
             at.damage("S1", f"{error.message}; readers and writers stop here")
         except UnsupportedFormat as error:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft.storage.core.log import sidecar_codec
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_table
 from weft.storage.core.log.cut import only, within
 from weft.storage.core.log.entries import (
-    ERASE,
-    OVERLAYS,
-    RETIRE,
     Base,
     CleanIntent,
     Create,
@@ -32,10 +30,11 @@ from weft.storage.core.log.entries import (
     Savepoint,
     Schema,
     TableEntry,
-    Unresolved,
 )
+from weft.storage.core.log.entry_codec import Unresolved
+from weft.storage.core.log.features import ERASE, OVERLAYS, RETIRE
 from weft.storage.core.log.file_refs import SliceFile
-from weft.storage.core.log.table_state import Lane, OpenPlan, TableState, apply_entries
+from weft.storage.core.log.table_state import Lane, OpenPlan, TableState
 from weft.storage.core.names import TABLE_LANE, LaneName, parse_path, slot_path
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment

@@ -14,11 +14,12 @@ from tests.storage.support.history import History
 from tests.storage.support.shop import SHOP, append, new_uri, orders
 from weft import Table
 from weft.storage.core.log import group_set
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
 from weft.storage.core.log.entries import Base, Fold, TableEntry
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.log.group_set import GroupSet, GroupUnion, StoredGroups
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.environment import Environment
 from weft.storage.errors import CorruptData
 from weft.storage.log.commit_log import CommitLog, read_table_lane

@@ -17,7 +17,8 @@ from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.tuning import tuned
 from weft import Table
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.log.entries import LONGEST_RESERVATION_MS, Plan, decode_entry, encode_entry
+from weft.storage.core.log.entries import LONGEST_RESERVATION_MS, Plan
+from weft.storage.core.log.entry_codec import decode_entry, encode_entry
 from weft.storage.core.log.table_state import OpenPlan
 from weft.storage.core.names import TABLE_LANE
 from weft.storage.core.plan.reservation import (

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from weft.storage.core.log import sidecar_codec
-from weft.storage.core.log.entries import Base, encode_entry
+from weft.storage.core.log.entries import Base
+from weft.storage.core.log.entry_codec import encode_entry
 from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
 from weft.storage.core.log.slice_list import SliceList, decode_list
 from weft.storage.core.names import LaneName, Path

@@ -15,7 +15,8 @@ from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, 
 from tests.tuning import tune, tuned
 from weft import Table
 from weft.storage.core.log.archive_codec import Chunks, decode_archive, encode_archive
-from weft.storage.core.log.entries import Claim, Entry, decode_entry, encode_entry
+from weft.storage.core.log.entries import Claim, Entry
+from weft.storage.core.log.entry_codec import decode_entry, encode_entry
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, archive_path, lane_folder, slot_path
 from weft.storage.environment import Environment
 from weft.storage.errors import CommitUnknown, Conflict, CorruptData, Fenced, GapError, InvalidInput, SnapshotExpired

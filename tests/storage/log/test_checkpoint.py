@@ -14,16 +14,18 @@ from tests.storage.support.history import STEPS, History
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments
 from tests.tuning import tune, tuned
 from weft import Table
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_lane, decode_table, encode_lane, encode_table, state_json
 from weft.storage.core.log.cut import Span, in_spans
+from weft.storage.core.log.entries import lane_entries
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.sealed import seal
-from weft.storage.core.log.table_state import TableState, apply_entries
+from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, checkpoint_folder, checkpoint_path, slot_path
 from weft.storage.environment import Environment
 from weft.storage.log import checkpoint_store
-from weft.storage.log.checkpoint_store import Checkpoints, agreed
-from weft.storage.log.commit_log import CommitLog, lane_entries, read_table_lane
+from weft.storage.log.checkpoint_store import Checkpoints, agree_up_to
+from weft.storage.log.commit_log import CommitLog, read_table_lane
 from weft.storage.services.verify.findings import Severity
 from weft.storage.store.object_store import ObjectStore
 from weft.storage.store.open_store import open_store
@@ -102,7 +104,7 @@ spans = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=3)
 @given(spans, spans, st.integers(0, 12))
 def test_rolled_back_spans_agree_up_to_the_first_difference(first: list[Span], second: list[Span], head: int) -> None:
     differs = [seq for seq in range(1, head + 1) if in_spans(first, seq) != in_spans(second, seq)]
-    assert agreed(first, second, head) == (differs[0] - 1 if differs else head)
+    assert agree_up_to(first, second, head) == (differs[0] - 1 if differs else head)
 
 
 @pytest.fixture

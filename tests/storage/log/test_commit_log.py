@@ -14,11 +14,13 @@ from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_pro
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders
 from tests.tuning import tuned
 from weft import Table
-from weft.storage.core.log.entries import Claim, decode_entry, encode_entry
+from weft.storage.core.log.entries import Claim
+from weft.storage.core.log.entry_codec import decode_entry, encode_entry
 from weft.storage.core.names import LaneName, Path, slot_path
 from weft.storage.environment import Environment
 from weft.storage.errors import CommitUnknown, CorruptData, StoreRefused
-from weft.storage.log.commit_log import PUBLISH_DEADLINE_MS, CommitLog
+from weft.storage.log.commit_log import CommitLog
+from weft.storage.log.publish_entry import PUBLISH_DEADLINE_MS
 from weft.storage.services.steps.tasks import Task, one_by_one
 from weft.storage.store.object_store import ObjectStore
 from weft.storage.store.open_store import open_store

@@ -76,7 +76,7 @@ def test_who_insists_gets_the_moment_of_the_newest_entry_of_the_table_lane(stack
     assert found.is_moment
     assert pipeline.orphans(found) == set()
     assert {row["id"] for row in found.to_arrow(["id"]).to_pylist()} == {0, 1}
-    with pytest.raises(InvalidInput, match="moment with as_of"):
+    with pytest.raises(InvalidInput, match="moment: not possible with as_of"):
         pipeline.reader.snapshot(str(found.cut), moment=True)
 
 

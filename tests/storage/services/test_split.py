@@ -20,7 +20,7 @@ from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
 from weft import Table
 from weft.storage.clock import Stamps
-from weft.storage.core.log.entries import BUCKETS, WRITER_FEATURES
+from weft.storage.core.log.features import BUCKETS, WRITER_FEATURES
 from weft.storage.core.log.file_refs import FileGroup, Replaced, SliceFile
 from weft.storage.core.log.group_set import GroupUnion
 from weft.storage.core.log.newest_slices import Slices

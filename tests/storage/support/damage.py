@@ -17,7 +17,8 @@ from tests.storage.support.shop import SHOP, append, orders, payments
 from weft import Table
 from weft.storage.core import names
 from weft.storage.core.log.checkpoint_codec import state_json
-from weft.storage.core.log.entries import Entry, decode_entry
+from weft.storage.core.log.entries import Entry
+from weft.storage.core.log.entry_codec import decode_entry
 from weft.storage.core.log.file_refs import LogFile, LogIndex
 from weft.storage.core.model import Op
 from weft.storage.core.names import TABLE_LANE, LaneName, Path, lane_folder, slot_path

@@ -13,7 +13,7 @@ from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, contents, new_uri, orders
 from tests.tuning import tune
 from weft import Table
-from weft.storage.core.log.entries import FINISH
+from weft.storage.core.log.features import FINISH
 from weft.storage.core.names import LaneName, Path
 from weft.storage.errors import CommitUnknown, Fenced, InvalidInput, StoreRefused
 from weft.storage.log.heartbeat import EVERY_MS
@@ -347,8 +347,8 @@ def test_a_lane_whose_batch_died_before_its_claim_is_finished_by_a_clean(table: 
     with table.writer("orders", lateness=0) as writer:
         writer.append(orders(1, ts=50))
     died = table.batch_writer("orders")
-    died._add_feature(table.state())
-    died._declare_lane()
+    died._claim.add_feature(table.state())
+    died._claim._declare_lane()
     assert table.watermarks()["orders"]["order"].value is None
     table.clean(dt.timedelta(0), abandon_after=dt.timedelta(0))
     assert table.watermarks()["orders"]["order"].value == 50

@@ -18,7 +18,8 @@ from tests.faulty_store import other_process
 from tests.storage.support.shop import SHOP, contents, new_uri, orders, payments, statuses
 from weft import Table
 from weft.storage.clock import SystemClock
-from weft.storage.core.log.entries import Claim, decode_entry
+from weft.storage.core.log.entries import Claim
+from weft.storage.core.log.entry_codec import decode_entry
 from weft.storage.core.names import LaneName, slot_path
 from weft.storage.environment import Environment, RandomIds
 from weft.storage.errors import Fenced

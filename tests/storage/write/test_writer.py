@@ -13,11 +13,12 @@ from tests.faulty_store import FOREVER, FakeClock, Fault, FaultyStore, other_pro
 from tests.storage.support.shop import SHOP, append, new_uri, orders, payments, statuses
 from tests.tuning import tuned
 from weft import Table
-from weft.storage.core.log.entries import Claim, Data, encode_entry
+from weft.storage.core.log.entries import Claim, Data, lane_entries
+from weft.storage.core.log.entry_codec import encode_entry
 from weft.storage.core.names import LaneName, Path, slot_path
 from weft.storage.environment import Environment
 from weft.storage.errors import CommitUnknown, Conflict, Fenced, GapError, InvalidInput, NotFound, SplitBrain
-from weft.storage.log.commit_log import CommitLog, lane_entries
+from weft.storage.log.commit_log import CommitLog
 from weft.storage.store.open_store import open_store
 from weft.storage.write.write_task import write_rows
 

@@ -160,8 +160,8 @@ def test_every_interface_names_what_the_table_lacks(spark: SparkSession, table: 
         ({"as_of": "older"}, "has no savepoint 'older'"),
         ({"require": "gc"}, "has no group 'gc'"),
         ({"complete_through": "100", "complete_groups": "ga"}, "stream 'sa'"),
-        ({"complete_groups": "ga"}, "complete_groups without complete_through"),
-        ({"moment": "true", "as_of": OLD}, "moment with as_of"),
+        ({"complete_groups": "ga"}, "complete_groups: needs complete_through"),
+        ({"moment": "true", "as_of": OLD}, "moment: not possible with as_of"),
     ):
         with pytest.raises(errors, match=message):
             read(spark, table, options).collect()

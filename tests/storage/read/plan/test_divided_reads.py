@@ -33,7 +33,7 @@ from weft.storage.core.plan.key_ranges import Extents, KeyRange, choose_bounds
 from weft.storage.core.plan.slices import FileSlice
 from weft.storage.environment import Tuning
 from weft.storage.errors import CorruptData
-from weft.storage.files import base_file, footers
+from weft.storage.files import footers, row_group_statistics
 from weft.storage.files.fetch_blocks import LogBlocks
 from weft.storage.read.changes import change_scan as changes
 from weft.storage.read.changes.change_scan import ChangeScan, scan_changes
@@ -238,7 +238,7 @@ def test_truncated_statistics_give_wider_ranges_and_the_same_rows(monkeypatch: p
     tune(monkeypatch, row_group_rows=10)
     table = text_keys(8)
     exact = divided(table)
-    right = base_file.key_span
+    right = row_group_statistics.key_span
 
     def truncated(*arguments: Any) -> tuple[str, str] | None:
         """Bounds of eleven characters: row groups within the same ten keys have equal bounds."""

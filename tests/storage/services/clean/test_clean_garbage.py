@@ -275,7 +275,7 @@ class TestLeftovers:
         append(local, orders(*ALL))
         local.compact()
         with local.writer("orders") as writer:
-            head, slot = writer._state.head, local.state().head
+            head, slot = writer._claim.state.head, local.state().head
             dead = [
                 slot_path(LaneName("orders"), head),
                 slot_path(TABLE_LANE, slot),

@@ -26,6 +26,7 @@ from tests.tuning import tune
 from weft import Table
 from weft.storage.core.names import Kind, Path, parse_path
 from weft.storage.errors import Conflict, Fenced, GapError, NotFound, SnapshotExpired
+from weft.storage.log import live_files
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.store.open_store import open_store
 from weft.storage.write.write_task import WriteTicket, Written, write_rows
@@ -344,7 +345,7 @@ class CleaningMachine(RuleBasedStateMachine):
         state = replace(snapshot.state, folded={})  # folded event files are still needed
         wanted = {f.path for made in state.slices.values() for f in (made.base, made.shadow) if f is not None}
         wanted |= {path for fold in state.folds for file in fold.files for path in _both(file)}
-        for live in self.table._table_log.live_files(state, snapshot.cut):
+        for live in live_files.live_files(self.table._table_log, state, snapshot.cut):
             wanted |= _both(live.file)
         left = stored(self.table, "log", "base", "shadow", "_weft")
         parsed_paths = {path: parse_path(Path(path)) for path in left}

@@ -12,9 +12,10 @@ from tests.faulty_store import FakeClock, Fault, FaultyStore, other_process
 from tests.storage.support.shop import SHOP, contents, new_uri, orders, payments
 from tests.tuning import tuned
 from weft import Table
+from weft.storage.core.log.apply_entries import apply_entries
 from weft.storage.core.log.checkpoint_codec import decode_table, encode_table
-from weft.storage.core.log.entries import RETIRE, Mark, Plan, Retire, Schema, TableEntry
-from weft.storage.core.log.table_state import apply_entries
+from weft.storage.core.log.entries import Mark, Plan, Retire, Schema, TableEntry
+from weft.storage.core.log.features import RETIRE
 from weft.storage.core.names import LaneName, Path, slot_path
 from weft.storage.errors import Conflict, InvalidInput, NotFound, SnapshotExpired
 from weft.storage.log.commit_log import read_table_lane

@@ -20,7 +20,7 @@ from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from tests.tuning import tune
 from weft import Table
 from weft.storage.core.log import features
-from weft.storage.core.log.entries import OVERLAYS
+from weft.storage.core.log.features import OVERLAYS
 from weft.storage.errors import InvalidInput, UnsupportedFormat
 from weft.storage.publish.delta import publish_delta
 from weft.storage.services.inspect.measure import sample
@@ -151,7 +151,7 @@ def test_older_versions_refuse_the_table(table: Table, monkeypatch: pytest.Monke
     assert OVERLAYS in table.state().writer_features
     assert OVERLAYS not in Table.create(new_uri(), config(overlays=False)).state().writer_features
     known = features.readable_features() - {OVERLAYS}
-    monkeypatch.setattr("weft.storage.core.log.table_state.readable_features", lambda: known)
+    monkeypatch.setattr("weft.storage.core.log.apply_entries.readable_features", lambda: known)
     with pytest.raises(UnsupportedFormat, match="overlays"):
         Table.open(table.uri)
 

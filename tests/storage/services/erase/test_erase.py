@@ -427,7 +427,9 @@ class TestFeature:
         table.erase([GONE], expire_snapshots=True)
         assert "erase" in table.state().writer_features
         monkeypatch.setattr(features, "readable_features", lambda: frozenset({"merge-latest"}))
-        monkeypatch.setattr("weft.storage.core.log.table_state.readable_features", lambda: frozenset({"merge-latest"}))
+        monkeypatch.setattr(
+            "weft.storage.core.log.apply_entries.readable_features", lambda: frozenset({"merge-latest"})
+        )
         with pytest.raises(UnsupportedFormat, match="erase"):
             Table(Environment(open_store(table.uri), FakeClock()), Stamps()).state()
 

@@ -218,7 +218,7 @@ def test_large_lists_and_indexes_go_to_sidecars(counts: Table, uri: str) -> None
     # Entries that are not read any more are dropped from the cache.
     counts.compact()
     contents(counts)
-    assert counts._table_log.commit_log._indexes == {}
+    assert counts._table_log.commit_log.sidecars._indexes == {}
     # Expired folds leave no sidecars.
     count(counts, *range(20))
     store = FaultyStore(open_store(uri))
