@@ -175,11 +175,11 @@ class AddStream(Change):
     """What its deletes remove: group, row, or ignore for nothing."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        for known in schema.streams:
-            if known.name == self.name:
-                now = {"groups": set(known.groups), "on_delete": known.on_delete}
-                wanted = {"groups": set(self.groups), "on_delete": self.on_delete}
-                check_same(f"stream {self.name!r}", now, wanted)
+        for stream in schema.streams:
+            if stream.name == self.name:
+                existing = {"groups": set(stream.groups), "on_delete": stream.on_delete}
+                requested = {"groups": set(self.groups), "on_delete": self.on_delete}
+                check_same(f"stream {self.name!r}", existing, requested)
                 return
         config["streams"][self.name] = {"groups": list(self.groups), "on_delete": self.on_delete}
 
@@ -345,24 +345,26 @@ def parse_change(fields: Change | Mapping[str, Any]) -> Change:
     return model.model_validate({name: value for name, value in fields.items() if name != "kind"})
 
 
-def check_same(what: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_same(subject: str, existing: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Refuse to add something that the table already has with other properties.
 
     Raises:
         Conflict: A property differs.
     """
-    differing = [
-        (part, _shown(now[part]), _shown(wanted[part])) for part in now if _shown(now[part]) != _shown(wanted[part])
-    ]
+    differing = []
+    for name, value in existing.items():
+        old, new = _format_property(value), _format_property(requested[name])
+        if old != new:
+            differing.append(f"{name} {old}, not {new}")
     if differing:
         raise Conflict(
-            f"{what} already exists, with {'; '.join(f'{part} {old}, not {new}' for part, old, new in differing)}",
+            f"{subject} already exists, with {'; '.join(differing)}",
             hint="widen_column widens a type, set_default and set_comment change defaults and comments; "
             "for anything else choose another name",
         )
 
 
-def _shown(value: object) -> str:
+def _format_property(value: object) -> str:
     if isinstance(value, set):
         return ", ".join(sorted(value))
     return repr(dict(sorted(value.items())) if isinstance(value, dict) else value)
@@ -384,6 +386,6 @@ def _put_column(config: Config, schema: TableSchema, name: str, group: str, spec
     owner = schema.group_of_column.get(name)
     if owner is not None and owner.name != group:
         raise Conflict(f"column {name!r} is already in group {owner.name!r}", hint="choose another name")
-    known = schema.column_by_name.get(name)
-    comment = spec.get("comment") or ("" if known is None else known.comment)
+    existing = schema.column_by_name.get(name)
+    comment = spec.get("comment") or ("" if existing is None else existing.comment)
     config["columns"][name] = {**spec, "comment": comment}

@@ -14,7 +14,7 @@ import pyarrow as pa
 from weft.storage.errors import InvalidInput, TableError
 from weft.storage.imports.column_types import column_types
 from weft.storage.imports.translate import Format
-from weft.storage.imports.translation import Declared
+from weft.storage.imports.translation import Declaration
 
 BATCH_ROWS: Final = 64 * 1024
 """Rows of a batch, where a reader takes a size."""
@@ -53,7 +53,7 @@ class ForeignTable:
         schema: Its columns, without those that only the format itself uses.
         batches: Starts a read of all rows, in batches with the columns that are asked for.
         rows: Number of rows as the format tells it without reading them; None if it does not.
-        key, partition_by, options, comments, comment: As in `Declared`.
+        key, partition_by, options, comments, comment: As in `Declaration`.
     """
 
     kind: Format
@@ -68,7 +68,7 @@ class ForeignTable:
     comments: Mapping[str, str | None] = field(default_factory=dict)
     comment: str | None = None
 
-    def declared(self, leave_out: Sequence[str] = ()) -> Declared:
+    def declaration(self, leave_out: Sequence[str] = ()) -> Declaration:
         """The declaration of the table, without some columns.
 
         Raises:
@@ -80,7 +80,7 @@ class ForeignTable:
                     f"--leave-out: the source has no column {name!r}", hint=f"columns: {', '.join(self.schema.names)}"
                 )
         schema = pa.schema([column for column in self.schema if column.name not in leave_out])
-        return Declared(
+        return Declaration(
             column_types(schema),
             tuple(self.key),
             tuple(self.partition_by),

@@ -11,7 +11,7 @@ from typing import Final
 
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     Fate,
     GroupDraft,
     Report,
@@ -60,19 +60,19 @@ _MISSING: Final[Mapping[str, str]] = {
 }
 
 
-def translate_hudi(declared: Declared) -> Translation:
+def translate_hudi(declaration: Declaration) -> Translation:
     """Translate a Hudi table.
 
     Raises:
         InvalidInput: The table has no record key, or an option names a column that it does not have.
     """
-    options, report = declared.options, Report(declared.options)
-    columns = {name: kind for name, kind in declared.columns.items() if not name.startswith("_hoodie_")}
-    key = list(declared.key) or _names(options, RECORD_KEY)
-    partition_by = list(declared.partition_by) or [name.split(":")[0] for name in _names(options, PARTITION)]
+    options, report = declaration.options, Report(declaration.options)
+    columns = {name: kind for name, kind in declaration.columns.items() if not name.startswith("_hoodie_")}
+    key = list(declaration.key) or _names(options, RECORD_KEY)
+    partition_by = list(declaration.partition_by) or [name.split(":")[0] for name in _names(options, PARTITION)]
     check_columns_exist("record key", key, columns)
     check_columns_exist("partition", partition_by, columns)
-    declared = replace(declared, columns=columns, key=key, partition_by=partition_by)
+    declaration = replace(declaration, columns=columns, key=key, partition_by=partition_by)
     ordering = _names(options, _ORDERING)
     check_columns_exist("ordering fields", ordering, columns)
     main = GroupDraft(MAIN, [name for name in columns if name not in key], on_delete="row")
@@ -87,7 +87,7 @@ def translate_hudi(declared: Declared) -> Translation:
     buckets = bucket_count(_BUCKETS, options.get(_BUCKETS), report)
     for name, note in _MISSING.items():
         report.add_if_set(name, Fate.MISSING, note)
-    return build_configuration(declared, [main], report, buckets=buckets)
+    return build_configuration(declaration, [main], report, buckets=buckets)
 
 
 def _names(options: Mapping[str, str], aliases: Sequence[str]) -> list[str]:

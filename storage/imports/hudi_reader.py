@@ -49,10 +49,10 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         table = HudiTableBuilder.from_base_uri(uri).with_options(text_options).build()
         return _open_version(table, location, version)
     except Exception as error:
-        raise _clearer(error) from error
+        raise _without_unsafe_advice(error) from error
 
 
-def _clearer(error: Exception) -> Exception:
+def _without_unsafe_advice(error: Exception) -> Exception:
     """The same error without advice that would give other rows than Hudi's own readers."""
     text, separator, _ = str(error).partition(_UNSAFE_ADVICE)
     if not separator:
@@ -65,27 +65,32 @@ def _clearer(error: Exception) -> Exception:
 
 
 def _open_version(table: HudiTable, location: str, version: str | None) -> ForeignTable:
-    commit = table.get_timeline().get_latest_commit_timestamp()
-    if commit is None:
+    newest_commit = table.get_timeline().get_latest_commit_timestamp()
+    if newest_commit is None:
         raise InvalidInput(
             f"the Hudi table at {location} has no commit", hint="check the location: there is nothing to import"
         )
-    at = commit if version is None else version
+    commit_time = newest_commit if version is None else version
     _check_names(table)
     if version is not None:
         _check_kept(table, version)
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        query = HudiReadOptions().with_as_of_timestamp(at).with_projection(list(columns)).with_batch_size(BATCH_ROWS)
+        query = (
+            HudiReadOptions()
+            .with_as_of_timestamp(commit_time)
+            .with_projection(list(columns))
+            .with_batch_size(BATCH_ROWS)
+        )
         try:
             yield from table.read_stream(query)
         except Exception as error:
-            raise _clearer(error) from error
+            raise _without_unsafe_advice(error) from error
 
     return ForeignTable(
         kind="hudi",
         location=location,
-        version=at,
+        version=commit_time,
         schema=pa.schema([field for field in table.get_schema() if field.name not in _META]),
         batches=batches,
         partition_by=list(table.get_partition_schema().names),
@@ -108,15 +113,15 @@ def _check_kept(table: HudiTable, version: str) -> None:
             f"--source-version: {version} is older than the oldest commit in the timeline, {oldest}",
             hint="give the time of a commit, yyyyMMddHHmmssSSS",
         )
-    here = HudiReadOptions().with_as_of_timestamp(version)
-    present_ids = {file_slice.file_id for file_slice in table.get_file_slices(here)}
+    query = HudiReadOptions().with_as_of_timestamp(version)
+    present_ids = {file_slice.file_id for file_slice in table.get_file_slices(query)}
     based, later_ids, replaced_ids = set[str](), set[str](), set[str]()
     for commit in (commits[time] for time in sorted(commits) if time > version):
         metadata = parse_json(timeline.get_instant_metadata_in_json(commit))
         for stats in (metadata.get("partitionToWriteStats") or {}).values():
             for stat in stats:
-                before = stat.get("prevCommit") or "null"
-                (based if before != "null" and before <= version else later_ids).add(stat["fileId"])
+                previous = stat.get("prevCommit") or "null"
+                (based if previous != "null" and previous <= version else later_ids).add(stat["fileId"])
         for file_ids in (metadata.get("partitionToReplaceFileIds") or {}).values():
             replaced_ids.update(file_ids)
     missing_ids = (based | replaced_ids - later_ids) - present_ids
@@ -135,7 +140,7 @@ def _commits(table: HudiTable) -> dict[str, HudiInstant]:
         timeline.get_completed_deltacommits(),
         timeline.get_completed_replacecommits(),
     )
-    return {commit.timestamp: commit for some in timelines for commit in some}
+    return {commit.timestamp: commit for commits in timelines for commit in commits}
 
 
 def _check_names(table: HudiTable) -> None:
@@ -181,5 +186,5 @@ def _ids(kind: Any) -> set[int]:
         return set[int]().union(*map(_ids, kind))
     if not isinstance(kind, dict):
         return set()
-    here = {number for name, number in kind.items() if name in _ID_FIELDS}
-    return here.union(*map(_ids, kind.values()))
+    own_ids = {number for name, number in kind.items() if name in _ID_FIELDS}
+    return own_ids.union(*map(_ids, kind.values()))

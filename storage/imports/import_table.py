@@ -104,20 +104,20 @@ def import_into(
     progress: OnStage = unobserved,
 ) -> ImportResult:
     """Create a table in a given environment; see `import_table`."""
-    whole, stream = _with_stream(load_config(config))
-    schema = resolve_references(env, whole)
+    full_config, stream = _with_stream(load_config(config))
+    schema = resolve_references(env, full_config)
     _check_columns(source, schema, stream)
-    described = {"format": source.kind, "location": source.location, "version": source.version}
+    source_facts = {"format": source.kind, "location": source.location, "version": source.version}
     table = _existing(env)
-    earlier_commit = None if table is None else _finished_commit(table, described)
+    earlier_commit = None if table is None else _finished_commit(table, source_facts)
     if table is not None and earlier_commit is not None:
         _check_like(table, schema)
         commit = earlier_commit
     elif table is None:
-        table, commit = _into_new_table(env, source, whole, stream, described, progress)
+        table, commit = _into_new_table(env, source, full_config, stream, source_facts, progress)
     else:
         _check_same(table, schema)
-        commit = _into_empty_table(table, source, stream, described, progress)
+        commit = _into_empty_table(table, source, stream, source_facts, progress)
     assert table is not None, "it existed, or was created"
     lane = lane_name(LANE)
     if not table.writable().has_ended(lane):
@@ -126,7 +126,7 @@ def import_into(
     total = commit.rows + commit.rows_ignored
     if keys > commit.rows and earlier_commit is None:
         raise CorruptData(f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="weft verify")
-    return ImportResult(table.uri, described, earlier_commit is None, total, commit.rows_ignored, keys)
+    return ImportResult(table.uri, source_facts, earlier_commit is None, total, commit.rows_ignored, keys)
 
 
 def _existing(env: Environment) -> Table | None:
@@ -180,7 +180,7 @@ def _into_new_table(
     source: ForeignTable,
     config: TableConfig,
     stream: str,
-    described: Mapping[str, str],
+    source_facts: Mapping[str, str],
     progress: OnStage,
 ) -> tuple[Table, Commit]:
     """Write all files for the first commit of a lane that does not exist yet, then create the table and commit them."""
@@ -204,7 +204,7 @@ def _into_new_table(
                 raise Conflict(  # noqa: TRY301 - the files are removed below
                     f"another import into {table.uri} came in between", hint="run the import again: it shows the result"
                 )
-            return table, _commit(writer, fresh_ticket, written_files, described)
+            return table, _commit(writer, fresh_ticket, written_files, source_facts)
     except (Conflict, InvalidInput):
         for file in written_files.files:
             remove_log_file(env.store, file)
@@ -215,7 +215,7 @@ def _into_empty_table(
     table: Table,
     source: ForeignTable,
     stream: str,
-    described: Mapping[str, str],
+    source_facts: Mapping[str, str],
     progress: OnStage,
 ) -> Commit:
     """Import into the table that an earlier import created before it died."""
@@ -223,14 +223,14 @@ def _into_empty_table(
         ticket = writer.begin(BATCH)
         if isinstance(ticket, Commit):
             return ticket
-        return _commit(writer, ticket, _write(ticket, source, progress), described)
+        return _commit(writer, ticket, _write(ticket, source, progress), source_facts)
 
 
-def _commit(writer: Writer, ticket: WriteTicket, written: Written, described: Mapping[str, str]) -> Commit:
-    return writer.commit(ticket, [written], source=dict(described))
+def _commit(writer: Writer, ticket: WriteTicket, written: Written, source_facts: Mapping[str, str]) -> Commit:
+    return writer.commit(ticket, [written], source=dict(source_facts))
 
 
-def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | None:
+def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | None:
     """The commit of a former import; None if there is none.
 
     Raises:
@@ -242,10 +242,11 @@ def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | Non
     recent_commit = progress.recent.get(BATCH)
     if recent_commit is None:
         return None
-    if progress.source != described:
-        other = " ".join(map(str, progress.source.values()))
+    if progress.source != source_facts:
+        other_source = " ".join(map(str, progress.source.values()))
         raise Conflict(
-            f"{table.uri} was imported from {other}", hint="choose another location, or import the same version again"
+            f"{table.uri} was imported from {other_source}",
+            hint="choose another location, or import the same version again",
         )
     return Commit(lane, recent_commit.seq, recent_commit.rows, recent_commit.rows_ignored, replayed=True)
 
@@ -255,12 +256,14 @@ def _check_like(table: Table, schema: TableSchema) -> None:
 
     What a table may change afterwards is not compared: columns, groups and streams may have been added.
     """
-    new, old = configuration(schema), configuration(table.schema)
-    old_orderings = {name: group["ordering"] for name, group in old["groups"].items()}
-    new_orderings = {name: group["ordering"] for name, group in new["groups"].items()}
-    if new["key"] != old["key"] or any(old_orderings.get(name) != ordering for name, ordering in new_orderings.items()):
+    new_config, table_config = configuration(schema), configuration(table.schema)
+    old_orderings = {name: group["ordering"] for name, group in table_config["groups"].items()}
+    new_orderings = {name: group["ordering"] for name, group in new_config["groups"].items()}
+    if new_config["key"] != table_config["key"] or any(
+        old_orderings.get(name) != ordering for name, ordering in new_orderings.items()
+    ):
         raise Conflict(
-            f"{table.uri} was imported with another configuration: key {', '.join(old['key'])}, "
+            f"{table.uri} was imported with another configuration: key {', '.join(table_config['key'])}, "
             f"ordering {'; '.join(f'{name}: {_join_names(ordering)}' for name, ordering in old_orderings.items())}",
             hint="choose another location, or import with the same key and ordering again",
         )
@@ -322,10 +325,10 @@ def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
         if not group.ordering or not len(batch):
             continue
         unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
-        others = [name for name in group.columns if name not in group.ordering]
-        if not others or not unordered.any():
+        value_columns = [name for name in group.columns if name not in group.ordering]
+        if not value_columns or not unordered.any():
             continue
-        bad = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in others])
+        bad = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in value_columns])
         if bad.any():
             rows = batch.select(list(schema.key)).filter(pa.array(bad)).slice(0, MAX_EXAMPLES).to_pylist()
             examples = "; ".join(", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)

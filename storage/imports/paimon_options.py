@@ -13,7 +13,7 @@ from typing import Any, Final
 from weft.storage.errors import InvalidInput
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     Fate,
     GroupDraft,
     Report,
@@ -74,21 +74,21 @@ _MISSING_OF_FIELD: Final[Mapping[str, str]] = {
 }
 
 
-def translate_paimon(declared: Declared) -> Translation:
+def translate_paimon(declaration: Declaration) -> Translation:
     """Translate a Paimon table with a primary key.
 
     Raises:
         InvalidInput: The table has no primary key, or an option names a column that it does not have.
     """
-    return _Paimon(declared).translation()
+    return _Paimon(declaration).translation()
 
 
 class _Paimon:
-    def __init__(self, declared: Declared) -> None:
-        self._declared = declared
-        self._options = dict(declared.options)
-        self._report = Report(declared.options)
-        self._values = [name for name in declared.columns if name not in declared.key]
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._options = dict(declaration.options)
+        self._report = Report(declaration.options)
+        self._values = [name for name in declaration.columns if name not in declaration.key]
 
     def translation(self) -> Translation:
         engine = self._options.get(_ENGINE, "deduplicate")
@@ -98,7 +98,7 @@ class _Paimon:
                 hint="merge engines: deduplicate, partial-update, aggregation, first-row",
             )
         sequence = split_names(self._options.get(_SEQUENCE, ""))
-        check_columns_exist(_SEQUENCE, sequence, self._declared.columns)
+        check_columns_exist(_SEQUENCE, sequence, self._declaration.columns)
         groups = self._sequence_groups()
         grouped_columns = {name for group in groups for name in group.columns}
         main = GroupDraft(MAIN, [name for name in self._values if name not in grouped_columns])
@@ -110,7 +110,7 @@ class _Paimon:
         self._report_engine(engine, sequence, main)
         buckets = bucket_count("bucket", self._options.get("bucket"), self._report)
         self._report_rest()
-        return build_configuration(self._declared, [*groups, main], self._report, buckets=buckets)
+        return build_configuration(self._declaration, [*groups, main], self._report, buckets=buckets)
 
     def _sequence_groups(self) -> list[GroupDraft]:
         groups = []
@@ -118,7 +118,7 @@ class _Paimon:
             if (option_match := _SEQUENCE_GROUP.fullmatch(option)) is None:
                 continue
             ordering, protected = split_names(option_match[1]), split_names(value)
-            check_columns_exist(option, [*ordering, *protected], self._declared.columns)
+            check_columns_exist(option, [*ordering, *protected], self._declaration.columns)
             group = GroupDraft("_".join(ordering), [*ordering, *protected], ordering)
             groups.append(group)
             self._report.add(option, value, Fate.CARRIED, f"groups.{group.name}, ordering: {', '.join(ordering)}")
@@ -199,7 +199,7 @@ class _Paimon:
             elif option in _MISSING:
                 self._report.add(option, value, Fate.MISSING, _MISSING[option])
             elif (option_match := _FUNCTION.fullmatch(option)) is not None:
-                check_columns_exist(option, [option_match[1]], self._declared.columns)
+                check_columns_exist(option, [option_match[1]], self._declaration.columns)
                 self._report.add(option, value, Fate.UNUSED, "the column is in the key or orders its group")
             elif (option_match := _FIELD_OPTION.fullmatch(option)) is not None:
                 note = _MISSING_OF_FIELD.get(option_match[2], "weft has no such option of a column")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from weft.storage.errors import InvalidInput
-from weft.storage.imports.translation import Declared, split_names
+from weft.storage.imports.translation import Declaration, split_names
 
 Dialect = Literal["paimon", "hudi", "doris"]
 
@@ -55,11 +55,11 @@ class TableText:
 
     Attributes:
         dialect: Whose options they are.
-        declared: The table; a file of properties has no columns.
+        declaration: The table; a file of properties has no columns.
     """
 
     dialect: Dialect
-    declared: Declared
+    declaration: Declaration
 
 
 def read_table_text(text: str) -> TableText:
@@ -73,7 +73,7 @@ def read_table_text(text: str) -> TableText:
     return TableText(_dialect(text, table), table)
 
 
-def _properties(text: str) -> Declared:
+def _properties(text: str) -> Declaration:
     options = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip()[0] in "#!":
@@ -85,15 +85,17 @@ def _properties(text: str) -> Declared:
                 hint="give a file of properties, or a CREATE TABLE statement",
             )
         options[property_match[1]] = property_match[2].strip("'\"")
-    return Declared({}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options)
+    return Declaration(
+        {}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options
+    )
 
 
-def _dialect(text: str, declared: Declared) -> Dialect:
-    options = declared.options
+def _dialect(text: str, declaration: Declaration) -> Dialect:
+    options = declaration.options
     using = re.search(r"\bUSING\s+(\w+)", text, re.IGNORECASE)
     if any(name.startswith("hoodie.") for name in options) or (using and using[1].lower() == "hudi"):
         return "hudi"
-    if declared.key_model or any(name.startswith(("sequence_mapping.", "function_column.")) for name in options):
+    if declaration.key_model or any(name.startswith(("sequence_mapping.", "function_column.")) for name in options):
         return "doris"
     return "paimon"
 
@@ -106,7 +108,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Statement:
-    """What was read so far; fields as in `Declared`."""
+    """What was read so far; fields as in `Declaration`."""
 
     columns: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, str] = field(default_factory=dict)
@@ -119,20 +121,20 @@ class _Statement:
     comment: str = ""
 
 
-def _statement(text: str) -> Declared:
+def _statement(text: str) -> Declaration:
     tokens = list(_tokens(text))
     try:
         opening = tokens.index("(")
     except ValueError:
         raise InvalidInput("CREATE TABLE without columns", hint="give the whole statement") from None
-    inner, after = _inside(tokens, opening)
+    inner, end = _inside(tokens, opening)
     statement = _Statement()
     for part in _parts(inner):
         _column(part, statement)
-    _clauses(tokens[after:], statement)
+    _clauses(tokens[end:], statement)
     if "primary-key" in statement.options and not statement.key:
         statement.key = split_names(statement.options["primary-key"])
-    return Declared(**asdict(statement))
+    return Declaration(**asdict(statement))
 
 
 def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
@@ -179,13 +181,13 @@ def _column(part: Sequence[str], statement: _Statement) -> None:
         raise InvalidInput(f"CREATE TABLE: column {' '.join(part)!r} has no type", hint="give the whole statement")
     name = _plain(part[0])
     statement.columns[name], end = _type(part, 1)
-    rest = words[end:]
-    if "PRIMARY" in rest:
+    rest_words = words[end:]
+    if "PRIMARY" in rest_words:
         statement.key = [name]
     if comment := _comment(part[end:]):
         statement.comments[name] = comment
     for word in ("SUM", "MIN", "MAX", "REPLACE", "REPLACE_IF_NOT_NULL", "HLL_UNION", "BITMAP_UNION", "QUANTILE_UNION"):
-        if rest[:1] == [word]:
+        if rest_words[:1] == [word]:
             statement.aggregates[name] = word
 
 
@@ -253,6 +255,6 @@ def _options(tokens: Sequence[str]) -> dict[str, str]:
     for part in _parts(tokens):
         if "=" not in part:
             raise InvalidInput(f"{' '.join(part)!r} is not NAME = VALUE", hint="give the whole statement")
-        at = part.index("=")
-        options["".join(map(_plain, part[:at]))] = "".join(map(_plain, part[at + 1 :]))
+        equals = part.index("=")
+        options["".join(map(_plain, part[:equals]))] = "".join(map(_plain, part[equals + 1 :]))
     return options

@@ -15,7 +15,7 @@ from weft.storage.imports.paimon_options import translate_paimon
 from weft.storage.imports.table_text import Dialect, TableText
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     GroupDraft,
     OptionReport,
     Report,
@@ -29,7 +29,7 @@ Format = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
 
 def translate(
     kind: Format | Dialect,
-    declared: Declared,
+    declaration: Declaration,
     text: TableText | None = None,
     *,
     key: Sequence[str] | None = None,
@@ -39,7 +39,7 @@ def translate(
 
     Args:
         kind: The format of the source, or the dialect of its options.
-        declared: What the source declares.
+        declaration: What the source declares.
         text: Options that were given as text; they win over those of the source.
         key: The key columns, instead of those that are declared.
         ordering: Ordering columns of a table that declares none.
@@ -50,23 +50,23 @@ def translate(
     """
     if text is not None:
         kind = text.dialect
-        declared = _combine(declared, text.declared)
+        declaration = _combine(declaration, text.declaration)
     if key is not None:
-        check_columns_exist("--key", key, declared.columns)
-        declared = replace(declared, key=list(key))
+        check_columns_exist("--key", key, declaration.columns)
+        declaration = replace(declaration, key=list(key))
     match kind:
         case "paimon":
-            translation = translate_paimon(declared)
+            translation = translate_paimon(declaration)
         case "hudi":
-            translation = translate_hudi(declared)
+            translation = translate_hudi(declaration)
         case "doris":
-            translation = translate_doris(declared)
+            translation = translate_doris(declaration)
         case _:
-            translation = _plain(declared)
-    return _with_ordering(translation, declared, ordering) if ordering else translation
+            translation = _plain(declaration)
+    return _with_ordering(translation, declaration, ordering) if ordering else translation
 
 
-def _combine(source: Declared, text: Declared) -> Declared:
+def _combine(source: Declaration, text: Declaration) -> Declaration:
     """What a source and a text declare together: the columns of the source, if there is one."""
     options: Mapping[str, str] = {**source.options, **text.options}
     return replace(
@@ -80,14 +80,14 @@ def _combine(source: Declared, text: Declared) -> Declared:
     )
 
 
-def _plain(declared: Declared) -> Translation:
+def _plain(declaration: Declaration) -> Translation:
     """A table without options about merging: one group in commit order."""
-    main = GroupDraft(MAIN, [name for name in declared.columns if name not in declared.key], on_delete="row")
-    return build_configuration(declared, [main], Report(declared.options))
+    main = GroupDraft(MAIN, [name for name in declaration.columns if name not in declaration.key], on_delete="row")
+    return build_configuration(declaration, [main], Report(declaration.options))
 
 
-def _with_ordering(translation: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
-    check_columns_exist("--ordering", ordering, declared.columns)
+def _with_ordering(translation: Translation, declaration: Declaration, ordering: Sequence[str]) -> Translation:
+    check_columns_exist("--ordering", ordering, declaration.columns)
     groups = translation.config["groups"]
     if list(groups) != [MAIN] or "ordering" in groups[MAIN]:
         raise InvalidInput(
@@ -100,10 +100,12 @@ def _with_ordering(translation: Translation, declared: Declared, ordering: Seque
 
 def to_yaml(translation: Translation) -> str:
     """The configuration as YAML, below the report as comments."""
-    lines = [f"# {_line(one)}" for one in translation.report]
+    lines = [f"# {_line(option_report)}" for option_report in translation.report]
     body = yaml.safe_dump(translation.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
     return "\n".join([*lines, body])
 
 
-def _line(one: OptionReport) -> str:
-    return f"{one.option} = {one.value}: {one.fate} ({one.note})".replace("\n", " ")
+def _line(option_report: OptionReport) -> str:
+    return f"{option_report.option} = {option_report.value}: {option_report.fate} ({option_report.note})".replace(
+        "\n", " "
+    )

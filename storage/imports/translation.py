@@ -55,7 +55,7 @@ class OptionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """The declaration of a foreign table.
 
     Attributes:
@@ -134,12 +134,12 @@ class Report:
     @property
     def rest(self) -> dict[str, str]:
         """The options without a line so far."""
-        told = {line.option for line in self.lines}
-        return {option: value for option, value in self._options.items() if option not in told}
+        reported_options = {line.option for line in self.lines}
+        return {option: value for option, value in self._options.items() if option not in reported_options}
 
 
 def build_configuration(
-    declared: Declared, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
+    declaration: Declaration, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
 ) -> Translation:
     """The translation from its parts: one stream for each group, and partitions where weft can have them.
 
@@ -148,7 +148,7 @@ def build_configuration(
     Raises:
         InvalidInput: The table has no key, or no other column.
     """
-    key = list(declared.key)
+    key = list(declaration.key)
     if not key:
         raise InvalidInput(
             "the source declares no primary key", hint="name the key columns with --key, or give a --config"
@@ -160,16 +160,16 @@ def build_configuration(
         )
     for option, value in report.rest.items():
         report.add(option, value, Fate.UNUSED, NOT_NEEDED)
-    config: dict[str, Any] = {"comment": declared.comment} if declared.comment else {}
+    config: dict[str, Any] = {"comment": declaration.comment} if declaration.comment else {}
     config["key"] = key
-    if partitions := _partitions(declared, report):
+    if partitions := _partitions(declaration, report):
         config["partition_by"] = partitions
     if buckets is not None:
         config["buckets"] = buckets
     config["columns"] = {
-        name: _column(kind, declared.comments.get(name, "")) for name, kind in declared.columns.items()
+        name: _column(kind, declaration.comments.get(name, "")) for name, kind in declaration.columns.items()
     }
-    config["groups"] = {draft.name: _group(draft, declared.columns) for draft in drafts}
+    config["groups"] = {draft.name: _group(draft, declaration.columns) for draft in drafts}
     config["streams"] = {draft.name: _stream(draft) for draft in drafts}
     return Translation(config, tuple(report.lines))
 
@@ -178,13 +178,13 @@ def _column(kind: str, comment: str) -> str | dict[str, str]:
     return {"type": kind, "comment": comment} if comment else kind
 
 
-def _partitions(declared: Declared, report: Report) -> list[str]:
-    partition_names = ", ".join(declared.partition_by)
+def _partitions(declaration: Declaration, report: Report) -> list[str]:
+    partition_names = ", ".join(declaration.partition_by)
     if not partition_names:
         return []
-    if set(declared.partition_by) <= set(declared.key):
+    if set(declaration.partition_by) <= set(declaration.key):
         report.add("partition columns", partition_names, Fate.CARRIED, "partition_by")
-        return list(declared.partition_by)
+        return list(declaration.partition_by)
     note = "a key must stay in one partition: add the columns to the key, or do without; reads skip files by statistics"
     report.add("partition columns", partition_names, Fate.MISSING, note)
     return []

@@ -154,22 +154,22 @@ class _Publication:
             overtakes: Whether another publication may still put that version. Then it is put even if it is the same, so
                 that the other one fails: what it shows may have been restored away.
         """
-        store, published = self._table.env.store, self.log.files
-        same = {path for path, add_action in published.items() if self._is_same(path, add_action)}
+        store, published_files = self._table.env.store, self.log.files
+        same = {path for path, add_action in published_files.items() if self._is_same(path, add_action)}
         actions = self._changed_actions(same)
-        lost = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
-        is_changed = bool(actions) or overtakes or lost
+        savepoint_is_gone = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
+        is_changed = bool(actions) or overtakes or savepoint_is_gone
         if is_changed:
-            before, self.log = self.log.protocol, self._publish(actions)
+            old_protocol, self.log = self.log.protocol, self._publish(actions)
             # A reader that does not know a feature must not meet actions that have it, so it begins after them.
-            drops = set(before.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
+            drops = set(old_protocol.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
             later = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
             if drops or later >= CHECKPOINT_EVERY:
                 with contextlib.suppress(TableError):  # it only saves reading: the next publication tries again
                     put_checkpoint(store, self.log)
                     self.log.checkpoints = [*self.log.checkpoints, self.log.version]
                     delete_old(store, self.log)
-        return describe_publication(self._snapshot, self._files, published, self.log.version, changed=is_changed)
+        return describe_publication(self._snapshot, self._files, published_files, self.log.version, changed=is_changed)
 
     def _is_same(self, path: str, add_action: Mapping[str, Any]) -> bool:
         return path in self._files and add_action.get("deletionVector") == self._deleted[path]
@@ -189,9 +189,9 @@ class _Publication:
                 fields = {name: entry[name] for name in ("partitionValues", "size", "deletionVector") if name in entry}
                 remove = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
                 actions.append({"remove": {**remove, **fields}})
-        new = [current for path, current in self._files.items() if path not in same]
-        footers = footers_reported(self._table.env, [current.file for current in new], self._progress)
-        for current, footer in zip(new, footers, strict=True):
+        new_files = [current for path, current in self._files.items() if path not in same]
+        footers = footers_reported(self._table.env, [current.file for current in new_files], self._progress)
+        for current, footer in zip(new_files, footers, strict=True):
             actions.append({"add": add_action(current, footer, self._schema, self._columns, now_ms)})
         return actions
 
@@ -204,11 +204,11 @@ class _Publication:
             reader_features.add(_DELETION_VECTORS)
         if any(_has_time_without_zone(self._schema.column(name).type) for name in self._columns):
             reader_features.add(_WITHOUT_ZONE)
-        of_readers = {"readerFeatures": sorted(reader_features)} if reader_features else {}
+        reader_entry = {"readerFeatures": sorted(reader_features)} if reader_features else {}
         return {
             "minReaderVersion": _READER_VERSION if reader_features else 1,
             "minWriterVersion": _WRITER_VERSION,
-            **of_readers,
+            **reader_entry,
             "writerFeatures": sorted({*reader_features, "domainMetadata", WRITER_FEATURE}),
         }
 
@@ -244,18 +244,18 @@ class _Publication:
         }
         domain = {"domain": DOMAIN, "configuration": json.dumps(publication), "removed": False}
         info = {"timestamp": env.clock.now_ms(), "operation": "WEFT PUBLISH", "engineInfo": "weft"}
-        whole = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
+        version_actions = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
         with kept_by_savepoint(self._table, savepoint, self._snapshot, f"{PUBLISHED_AS}Delta"):
-            if not put_entry(env.store, version, whole):
+            if not put_entry(env.store, version, version_actions):
                 raise Conflict(
                     f"another publication wrote version {version} of the Delta table in {self._table.uri}",
                     hint="publish again",
                 )
-        new = dataclasses.replace(
+        new_state = dataclasses.replace(
             self.log, version=version, files=dict(self.log.files), entries=[*self.log.entries, version]
         )
-        new.apply(whole)
-        return new
+        new_state.apply(version_actions)
+        return new_state
 
 
 def _may_still_commit(savepoint: str, version: int) -> bool:

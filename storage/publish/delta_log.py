@@ -81,12 +81,12 @@ class DeltaState:
     def actions(self) -> list[Mapping[str, Any]]:
         """The actions that give this state."""
         domain = {"domain": DOMAIN, "configuration": json.dumps(self.publication), "removed": False}
-        whole: list[Mapping[str, Any]] = [
+        other_actions: list[Mapping[str, Any]] = [
             {"protocol": self.protocol},
             {"metaData": self.metadata},
             {"domainMetadata": domain},
         ]
-        return [*whole, *({"add": add_action} for add_action in self.files.values())]
+        return [*other_actions, *({"add": add_action} for add_action in self.files.values())]
 
 
 def read_log(store: ObjectStore) -> DeltaState:
@@ -96,13 +96,13 @@ def read_log(store: ObjectStore) -> DeltaState:
         CorruptData: An object is missing or damaged.
         StoreUnavailable: The store does not answer.
     """
-    missing = ""
+    missing_path = ""
     for _ in range(_READS):
         try:
             return _read_listed(store)
-        except _Missing as error:  # another publication has written a checkpoint, and deleted what is older
-            missing = str(error)
-    raise _damaged_log(f"{missing} is missing")
+        except _MissingObject as error:  # another publication has written a checkpoint, and deleted what is older
+            missing_path = str(error)
+    raise _damaged_log(f"{missing_path} is missing")
 
 
 def _read_listed(store: ObjectStore) -> DeltaState:
@@ -114,13 +114,13 @@ def _read_listed(store: ObjectStore) -> DeltaState:
         state.apply(_read_checkpoint(store, state.version))
     later = [number for number in entries if number > state.version]
     if later and later[0] != state.version + 1:
-        raise _Missing(entry_path(state.version + 1))
+        raise _MissingObject(entry_path(state.version + 1))
     paths = [entry_path(number) for number in later]
     with normalise_errors(DELTA_LOG):
         contents = store.get_many(paths)
     for number, path, data in zip(later, paths, contents, strict=True):
         if data is None or number != state.version + 1:
-            raise _Missing(path if data is None else entry_path(state.version + 1))
+            raise _MissingObject(path if data is None else entry_path(state.version + 1))
         try:
             state.apply(parse_json(line) for line in data.splitlines() if line.strip())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -170,8 +170,8 @@ def delete_old(store: ObjectStore, state: DeltaState) -> None:
     """Delete what is older than the last checkpoint but one: readers that began before the last one still read it."""
     if len(state.checkpoints) > 1:
         first = state.checkpoints[-2]
-        old = [checkpoint_path(number) for number in state.checkpoints if number < first]
-        store.delete_many([*(entry_path(number) for number in state.entries if number < first), *old])
+        old_checkpoints = [checkpoint_path(number) for number in state.checkpoints if number < first]
+        store.delete_many([*(entry_path(number) for number in state.entries if number < first), *old_checkpoints])
 
 
 def entry_path(version: int) -> Path:
@@ -197,7 +197,7 @@ def _read_checkpoint(store: ObjectStore, version: int) -> list[dict[str, Any]]:
     with normalise_errors(path):
         data = store.get(path)
     if data is None:
-        raise _Missing(path)
+        raise _MissingObject(path)
     try:
         rows = pq.read_table(io.BytesIO(data)).cast(_CHECKPOINT_SCHEMA).to_pylist(maps_as_pydicts="strict")
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -212,12 +212,12 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-class _Missing(Exception):
+class _MissingObject(Exception):
     """An object of the log is missing, that was listed or that others need."""
 
 
-def _damaged_log(what: str) -> CorruptData:
+def _damaged_log(problem: str) -> CorruptData:
     return CorruptData(
-        f"the Delta log in {DELTA_LOG}: {what}",
+        f"the Delta log in {DELTA_LOG}: {problem}",
         hint="delete this folder, which has no data, and publish again",
     )

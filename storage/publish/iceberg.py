@@ -64,7 +64,7 @@ from weft.storage.publish.iceberg_files import (
 )
 from weft.storage.publish.iceberg_names import name_mapping
 from weft.storage.publish.iceberg_schema import iceberg_schema, iceberg_type
-from weft.storage.publish.iceberg_snapshot import Listed, SnapshotWriter
+from weft.storage.publish.iceberg_snapshot import ListedFiles, SnapshotWriter
 from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
@@ -165,21 +165,21 @@ class _Publication:
                 nothing differs, so that the other one fails: what it shows may have been restored away.
         """
         current = self._target.current_snapshot()
-        listed = Listed.of(self._target.io, current)
+        listed = ListedFiles.of(self._target.io, current)
         same_urls = frozenset(listed.paths) & self._files.keys()
         new_urls = [url for url in self._files if url not in same_urls]
         deletes = {url: encode_deletes(url, current) for url, current in self._files.items() if current.unused}
         places = {name_of_deletes(path): path for path in listed.delete_paths}
         # Position deletes do not apply to files that were added after them.
-        same = {
+        same_deletes = {
             url: places[name] for url in same_urls & deletes.keys() if (name := deletes_name(deletes[url])) in places
         }
-        new_deletes = {url: content for url, content in deletes.items() if url not in same}
+        new_deletes = {url: content for url, content in deletes.items() if url not in same_deletes}
         is_changed = (
             current is None
             or bool(new_urls)
             or sorted(listed.paths) != sorted(same_urls)
-            or sorted(listed.delete_paths) != sorted(same.values())
+            or sorted(listed.delete_paths) != sorted(same_deletes.values())
             or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
             # Somebody has released it, or another engine has written the snapshot.
@@ -187,7 +187,7 @@ class _Publication:
             or bool(self._unneeded_savepoints(listed_savepoints))
         )
         if is_changed:
-            current = self._add_snapshot(listed, same_urls | frozenset(same.values()), new_deletes)
+            current = self._add_snapshot(listed, same_urls | frozenset(same_deletes.values()), new_deletes)
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
@@ -207,17 +207,19 @@ class _Publication:
 
     def _unneeded_savepoints(self, listed: Iterable[SavepointInfo]) -> list[str]:
         """Names of savepoints of this Iceberg table, or of a dropped one, that its protected snapshots do not have."""
-        snapshots = sorted(self._target.metadata.snapshots, key=lambda old: old.sequence_number or 0)
-        in_use = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        mine = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
-        return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
+        snapshots = sorted(self._target.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        in_use = {_property(snapshot, SAVEPOINT) for snapshot in snapshots[-PROTECTED:]}
+        own_names = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
+        return [name for name in own_names if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
 
-    def _add_snapshot(self, listed: Listed, kept: frozenset[str], new_deletes: Mapping[str, bytes]) -> IcebergSnapshot:
+    def _add_snapshot(
+        self, listed: ListedFiles, kept_urls: frozenset[str], new_deletes: Mapping[str, bytes]
+    ) -> IcebergSnapshot:
         """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
 
         Args:
             listed: What the current snapshot lists.
-            kept: URLs of those data files and delete files that the new snapshot has, too.
+            kept_urls: URLs of those data files and delete files that the new snapshot has, too.
             new_deletes: Its other delete files: their content by the URL of their data file.
         """
         metadata = self._target.metadata
@@ -225,11 +227,11 @@ class _Publication:
         writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
         with kept_by_savepoint(self._table, savepoint, self._snapshot, self._note, writer.remove_written):
-            new = self._write(writer, listed, kept, new_deletes, savepoint)
+            new_snapshot = self._write(writer, listed, kept_urls, new_deletes, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
-            described = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
-            self._commit([*described, *_snapshot_updates(new)], new)
-        return new
+            updates = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
+            self._commit([*updates, *_snapshot_updates(new_snapshot)], new_snapshot)
+        return new_snapshot
 
     def _new_specs(self) -> list[PartitionSpec]:
         """The partition specs that the Iceberg table lacks."""
@@ -262,49 +264,56 @@ class _Publication:
 
     def _property_updates(self) -> list[TableUpdate]:
         """The name mapping and the comment, as far as the Iceberg table lacks them."""
-        old, comment = self._target.properties, self._snapshot.state.schema.comment
-        new = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
-        changes = {name: value for name, value in new.items() if value is not None and old.get(name) != value}
+        current_properties, comment = self._target.properties, self._snapshot.state.schema.comment
+        properties = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
+        changes = {
+            name: value
+            for name, value in properties.items()
+            if value is not None and current_properties.get(name) != value
+        }
         updates: list[TableUpdate] = [SetPropertiesUpdate(updates=changes)] if changes else []
-        if not comment and COMMENT in old:
+        if not comment and COMMENT in current_properties:
             updates.append(RemovePropertiesUpdate(removals=[COMMENT]))
         return updates
 
     def _write(
         self,
         writer: SnapshotWriter,
-        listed: Listed,
-        kept: frozenset[str],
+        listed: ListedFiles,
+        kept_urls: frozenset[str],
         new_deletes: Mapping[str, bytes],
         savepoint: str,
     ) -> IcebergSnapshot:
         """Write the new snapshot, see `_add_snapshot`."""
-        new = [(url, current) for url, current in self._files.items() if url not in kept]
-        footers = footers_reported(self._table.env, [current.file for _, current in new], self._progress)
-        entries = [self._data_file(url, current, footer) for (url, current), footer in zip(new, footers, strict=True)]
-        places = self._target.location_provider()
+        new_files = [(url, current) for url, current in self._files.items() if url not in kept_urls]
+        footers = footers_reported(self._table.env, [current.file for _, current in new_files], self._progress)
+        entries = [
+            self._data_file(url, current, footer) for (url, current), footer in zip(new_files, footers, strict=True)
+        ]
+        locations = self._target.location_provider()
         deletes = {
-            places.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
+            locations.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
             for url, content in new_deletes.items()
         }
-        writer.create({place: content for place, (_, content) in deletes.items()})
-        described = [
-            deletes_file(place, len(content), url, self._files[url]) for place, (url, content) in deletes.items()
+        writer.create({delete_url: content for delete_url, (_, content) in deletes.items()})
+        delete_entries = [
+            deletes_file(delete_url, len(content), url, self._files[url])
+            for delete_url, (url, content) in deletes.items()
         ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
-        return writer.write(listed, kept, entries, described, properties)
+        return writer.write(listed, kept_urls, entries, delete_entries, properties)
 
     def _data_file(self, url: str, current: CurrentFile, footer: Footer) -> DataFile:
         bucket = self._buckets.get(current.file.path)
         spec = UNPARTITIONED_PARTITION_SPEC if bucket is None or self._spec is None else self._spec
         return data_file(url, current, footer, self._snapshot.state.schema, self._schema, spec.spec_id, bucket)
 
-    def _commit(self, updates: Sequence[TableUpdate], new: IcebergSnapshot | None) -> None:
+    def _commit(self, updates: Sequence[TableUpdate], new_snapshot: IcebergSnapshot | None) -> None:
         """Commit, and remove the snapshots that have expired, with their metadata.
 
         Args:
             updates: What to commit besides.
-            new: The snapshot that the updates add; None if they add none.
+            new_snapshot: The snapshot that the updates add; None if they add none.
 
         Raises:
             Conflict: The Iceberg table has changed since it was loaded.
@@ -313,12 +322,14 @@ class _Publication:
         metadata = self._target.metadata
         current = metadata.current_snapshot_id
         # A current snapshot that is replaced may have expired, too: its savepoint was released by an erase.
-        stays = current if new is None else new.snapshot_id
-        expired = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
-        rest = [old for old in metadata.snapshots if old not in expired]
-        garbage = self._garbage(expired, rest if new is None else [*rest, new])
+        stays = current if new_snapshot is None else new_snapshot.snapshot_id
+        expired = [
+            snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != stays and self._has_expired(snapshot)
+        ]
+        remaining = [snapshot for snapshot in metadata.snapshots if snapshot not in expired]
+        garbage = self._garbage(expired, remaining if new_snapshot is None else [*remaining, new_snapshot])
         if expired:
-            ids = [old.snapshot_id for old in expired]
+            ids = [snapshot.snapshot_id for snapshot in expired]
             updates = [*updates, RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})]
         if not updates:
             return
@@ -340,42 +351,42 @@ class _Publication:
         except Exception as error:
             if not has_no_answer(error):
                 raise
-            if new is None or not self._has_committed(new):
+            if new_snapshot is None or not self._has_committed(new_snapshot):
                 raise CommitUnknown(
                     f"the catalog did not say whether it committed to {self._name}: {type(error).__name__}: {error}",
                     hint="publish again: what is published already is not published twice",
                 ) from error
-        for place in garbage:
+        for url in garbage:
             with contextlib.suppress(OSError):  # it is missing, or stays as garbage
-                self._target.io.delete(place)
+                self._target.io.delete(url)
 
     def _concurrent_change(self, error: Exception) -> Conflict:
         return Conflict(f"Iceberg table {self._name} changed during the publication: {error}", hint="publish again")
 
-    def _has_committed(self, new: IcebergSnapshot) -> bool:
+    def _has_committed(self, new_snapshot: IcebergSnapshot) -> bool:
         """Whether the catalog shows a snapshot after a commit without an answer."""
         try:
             table = self._catalog.load_table(self._target.name())
         except Exception:
             return False
-        return table.metadata.snapshot_by_id(new.snapshot_id) is not None
+        return table.metadata.snapshot_by_id(new_snapshot.snapshot_id) is not None
 
-    def _garbage(self, expired: Sequence[IcebergSnapshot], rest: Sequence[IcebergSnapshot]) -> set[str]:
+    def _garbage(self, expired: Sequence[IcebergSnapshot], remaining: Sequence[IcebergSnapshot]) -> set[str]:
         """URLs of metadata and of position deletes that only expired snapshots have; never base files."""
         if not expired:
             return set()
         io = self._target.io
-        return _metadata_of(io, expired) - _metadata_of(io, rest)
+        return _metadata_of(io, expired) - _metadata_of(io, remaining)
 
-    def _has_expired(self, old: IcebergSnapshot) -> bool:
+    def _has_expired(self, snapshot: IcebergSnapshot) -> bool:
         """Whether the files of an earlier snapshot are no longer kept; one that weft did not write is not kept."""
-        cut = _property(old, CUT)
+        cut = _property(snapshot, CUT)
         return cut is None or not self._snapshot.state.keeps(parse_cut(cut))
 
 
-def _snapshot_updates(new: IcebergSnapshot) -> list[TableUpdate]:
-    reference = {"ref-name": "main", "type": "branch", "snapshot-id": new.snapshot_id}
-    return [AddSnapshotUpdate(snapshot=new), SetSnapshotRefUpdate.model_validate(reference)]
+def _snapshot_updates(snapshot: IcebergSnapshot) -> list[TableUpdate]:
+    reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot.snapshot_id}
+    return [AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(reference)]
 
 
 def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:

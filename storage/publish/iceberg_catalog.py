@@ -86,12 +86,12 @@ def create_table(catalog: Catalog, name: str, schema: Schema, table_id: str) -> 
 
 
 @contextlib.contextmanager
-def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
+def catalog_errors(name: str, service: str | None = None) -> Iterator[None]:
     """Errors of a catalog, and of the file system of an Iceberg table, as errors of weft.
 
     Args:
         name: Name of the Iceberg table.
-        what: What is asked, if that is not the catalog or the file system of the table.
+        service: What is asked, if that is not the catalog or the file system of the table.
 
     Raises:
         StoreRefused: Access is refused.
@@ -99,7 +99,7 @@ def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
         NotFound: An object of the Iceberg table is missing.
         InvalidInput: The catalog finds the request wrong.
     """
-    subject = what or f"the catalog or the file system of Iceberg table {name}"
+    subject = service or f"the catalog or the file system of Iceberg table {name}"
     try:
         yield
     except Exception as error:

@@ -75,12 +75,12 @@ class FolderCatalog(NoopCatalog):
             TableAlreadyExistsError: The folder has a table.
         """
         assert isinstance(schema, Schema), "a publication gives an Iceberg schema"
-        store, place = self._open(identifier)
+        store, location_url = self._open(identifier)
         if _newest(store):
-            raise TableAlreadyExistsError(place)
-        metadata = new_table_metadata(schema, partition_spec, sort_order, place, properties)
+            raise TableAlreadyExistsError(location_url)
+        metadata = new_table_metadata(schema, partition_spec, sort_order, location_url, properties)
         if not _put(store, 1, metadata):
-            raise TableAlreadyExistsError(place)
+            raise TableAlreadyExistsError(location_url)
         return self.load_table(identifier)
 
     def load_table(self, identifier: str | Identifier) -> IcebergTable:
@@ -156,8 +156,8 @@ def _put(store: ObjectStore, version: int, metadata: TableMetadata) -> bool:
         store.delete(path)  # so many commits came first that their files are deleted already
         return False
     newest = 0
-    while newest < (other := _newest(store)):  # another commit may have written an older hint meanwhile
-        newest = other
+    while newest < (version_found := _newest(store)):  # another commit may have written an older hint meanwhile
+        newest = version_found
         store.put(_HINT, str(newest).encode())
     return True
 

@@ -47,7 +47,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedFiles:
     """The manifests and files of the current snapshot of a published table.
 
     Attributes:
@@ -59,7 +59,7 @@ class Listed:
     deletes: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
 
     @classmethod
-    def of(cls, io: FileIO, snapshot: Snapshot | None) -> Listed:
+    def of(cls, io: FileIO, snapshot: Snapshot | None) -> ListedFiles:
         """Read the manifests of a snapshot; None is a table without snapshots."""
         manifests = [] if snapshot is None else snapshot.manifests(io)
         manifests_read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
@@ -99,9 +99,9 @@ class SnapshotWriter:
 
     def write(
         self,
-        listed: Listed,
-        kept: frozenset[str],
-        added: Sequence[DataFile],
+        listed: ListedFiles,
+        kept_urls: frozenset[str],
+        new_files: Sequence[DataFile],
         deletes: Sequence[DataFile],
         properties: Mapping[str, str],
     ) -> Snapshot:
@@ -109,42 +109,44 @@ class SnapshotWriter:
 
         Args:
             listed: What the current snapshot lists.
-            kept: URLs of those data files and delete files that the new snapshot has, too.
-            added: Its other data files.
+            kept_urls: URLs of those data files and delete files that the new snapshot has, too.
+            new_files: Its other data files.
             deletes: Its other delete files.
             properties: For its summary.
         """
-        many = len(listed.data) >= MAX_MANIFESTS
-        manifests = [manifest for manifest, entries in listed.data if not many and _all_in(entries, kept)]
-        rewrites = [item for item in listed.data if item[1] and (many or not _all_in(item[1], kept))]
-        for spec_id in sorted({old.partition_spec_id for old, _ in rewrites} | {file.spec_id for file in added}):
+        merges_all = len(listed.data) >= MAX_MANIFESTS
+        manifests = [manifest for manifest, entries in listed.data if not merges_all and _all_in(entries, kept_urls)]
+        rewrites = [item for item in listed.data if item[1] and (merges_all or not _all_in(item[1], kept_urls))]
+        for spec_id in sorted(
+            {manifest.partition_spec_id for manifest, _ in rewrites} | {file.spec_id for file in new_files}
+        ):
             with self._writer(ManifestWriterV2, spec_id) as writer:
-                old = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
-                _write(writer, old, kept, [file for file in added if file.spec_id == spec_id])
+                previous = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
+                _write(writer, previous, kept_urls, [file for file in new_files if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
         old_deletes = [entries for _, entries in listed.deletes if entries]
-        new_deletes = bool(deletes) or not all(_all_in(entries, kept) for entries in old_deletes)
+        new_deletes = bool(deletes) or not all(_all_in(entries, kept_urls) for entries in old_deletes)
         if new_deletes:
             with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
-                _write(writer, old_deletes, kept, deletes)
+                _write(writer, old_deletes, kept_urls, deletes)
             manifests.append(writer.to_manifest_file())
         else:
             manifests.extend(manifest for manifest, entries in listed.deletes if entries)
         metadata = self.target.metadata
         number = metadata.next_sequence_number()
-        place = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
+        url = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
         with write_manifest_list(
-            2, self.target.io.new_output(place), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
+            2, self.target.io.new_output(url), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
-        removed_count = sum(path not in kept for path in listed.paths)
+        removed_count = sum(path not in kept_urls for path in listed.paths)
         counts = {
-            "added-data-files": len(added),
+            "added-data-files": len(new_files),
             "deleted-data-files": removed_count,
-            "total-data-files": len(kept.intersection(listed.paths)) + len(added),
-            "total-records": _rows(listed.data, kept) + sum(file.record_count for file in added),
-            "total-delete-files": len(kept.intersection(listed.delete_paths)) + len(deletes),
-            "total-position-deletes": _rows(listed.deletes, kept) + sum(file.record_count for file in deletes),
+            "total-data-files": len(kept_urls.intersection(listed.paths)) + len(new_files),
+            "total-records": _rows(listed.data, kept_urls) + sum(file.record_count for file in new_files),
+            "total-delete-files": len(kept_urls.intersection(listed.delete_paths)) + len(deletes),
+            "total-position-deletes": _rows(listed.deletes, kept_urls) + sum(file.record_count for file in deletes),
             "total-equality-deletes": 0,
         }
         summary = Summary(
@@ -159,7 +161,7 @@ class SnapshotWriter:
                 "sequence-number": number,
                 # The clock of this host may be behind that of the host which published before.
                 "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
-                "manifest-list": place,
+                "manifest-list": url,
                 "summary": summary,
                 "schema-id": self.schema.schema_id,
             }
@@ -167,8 +169,8 @@ class SnapshotWriter:
 
     def remove_written(self) -> None:
         """Remove what was written, after a commit that certainly failed."""
-        for place in self.written:
-            self.target.io.delete(place)
+        for url in self.written:
+            self.target.io.delete(url)
 
     def create(self, objects: Mapping[str, bytes]) -> None:
         """Write other objects that belong to the snapshot: content by URL."""
@@ -176,8 +178,8 @@ class SnapshotWriter:
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES, thread_name_prefix="weft-publish") as pool:
             list(pool.map(self._create, objects, objects.values()))
 
-    def _create(self, place: str, content: bytes) -> None:
-        with self.target.io.new_output(place).create() as stream:
+    def _create(self, url: str, content: bytes) -> None:
+        with self.target.io.new_output(url).create() as stream:
             stream.write(content)
 
     def _writer(self, kind: type[ManifestWriterV2], spec_id: int) -> ManifestWriter:
@@ -185,24 +187,27 @@ class SnapshotWriter:
         return kind(self.specs[spec_id], self.schema, output, self.snapshot_id, "deflate")
 
     def _place(self, name: str) -> str:
-        place = self.target.location_provider().new_metadata_location(name)
-        self.written.append(place)
-        return place
+        url = self.target.location_provider().new_metadata_location(name)
+        self.written.append(url)
+        return url
 
 
-def _all_in(entries: Sequence[ManifestEntry], kept: frozenset[str]) -> bool:
-    return bool(entries) and all(entry.data_file.file_path in kept for entry in entries)
+def _all_in(entries: Sequence[ManifestEntry], kept_urls: frozenset[str]) -> bool:
+    return bool(entries) and all(entry.data_file.file_path in kept_urls for entry in entries)
 
 
 def _write(
-    writer: ManifestWriter, old: Sequence[Sequence[ManifestEntry]], kept: frozenset[str], added: Sequence[DataFile]
+    writer: ManifestWriter,
+    previous: Sequence[Sequence[ManifestEntry]],
+    kept_urls: frozenset[str],
+    new_files: Sequence[DataFile],
 ) -> None:
-    for entry in (entry for entries in old for entry in entries):
-        if entry.data_file.file_path in kept:
+    for entry in (entry for entries in previous for entry in entries):
+        if entry.data_file.file_path in kept_urls:
             writer.existing(entry)
         else:
             writer.delete(_without_bounds(entry))
-    for file in added:
+    for file in new_files:
         writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file))
 
 
@@ -227,6 +232,6 @@ def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def _rows(listed: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept: frozenset[str]) -> int:
+def _rows(listed: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept_urls: frozenset[str]) -> int:
     files = (entry.data_file for _, entries in listed for entry in entries)
-    return sum(file.record_count for file in files if file.file_path in kept)
+    return sum(file.record_count for file in files if file.file_path in kept_urls)

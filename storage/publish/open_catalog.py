@@ -58,7 +58,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         try:
             return load_catalog(name, **properties)
         except Exception as error:
-            if not _made_meanwhile(error):
+            if not _created_meanwhile(error):
                 raise
             return load_catalog(name, **properties)
     except NotInstalledError as error:
@@ -85,7 +85,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {text}", hint=_PROPERTIES) from error
 
 
-def _made_meanwhile(error: Exception) -> bool:
+def _created_meanwhile(error: Exception) -> bool:
     """Whether another process has made the tables of an SQL catalog at the same time."""
     if type(error).__module__.partition(".")[0] != _SQL:
         return False

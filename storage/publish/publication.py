@@ -106,10 +106,10 @@ def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> li
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
-    without = [name for name in schema.key if name not in names]
-    if without:
+    missing_keys = [name for name in schema.key if name not in names]
+    if missing_keys:
         raise InvalidInput(
-            f"the published columns lack key column {', '.join(without)}", hint="name all key columns of the table"
+            f"the published columns lack key column {', '.join(missing_keys)}", hint="name all key columns of the table"
         )
     return names
 
@@ -133,14 +133,19 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
 
 
 def describe_publication(
-    snapshot: Snapshot, files: Mapping[str, CurrentFile], before: Collection[str], snapshot_id: int, *, changed: bool
+    snapshot: Snapshot,
+    files: Mapping[str, CurrentFile],
+    previous_places: Collection[str],
+    snapshot_id: int,
+    *,
+    changed: bool,
 ) -> Published:
     """The result of a publication.
 
     Args:
         snapshot: The snapshot of the weft table.
         files: The published files by their place.
-        before: The places of the files that were published before.
+        previous_places: The places of the files that were published before.
         snapshot_id: See `Published`.
         changed: See `Published`.
     """
@@ -150,8 +155,8 @@ def describe_publication(
         snapshot_id=snapshot_id,
         changed=changed,
         files=len(files),
-        added=len(files.keys() - before),
-        removed=len(set(before) - files.keys()),
+        added=len(files.keys() - previous_places),
+        removed=len(set(previous_places) - files.keys()),
         rows=sum(current.file.rows for current in files.values()) - unused_rows,
         unused_rows=unused_rows,
         is_moment=is_one_moment(snapshot),

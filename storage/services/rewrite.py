@@ -55,14 +55,14 @@ class RewriteResult(Shown):
 def new_values(schema: TableSchema, column: str, function: Function) -> Rewriting:
     """Replace the values of a column, see `weft.Table.rewrite`."""
     check_rewritable(schema, column)
-    return Rewriting(f"rewrite of {column}", NewValues(column, function), whole=True)
+    return Rewriting(f"rewrite of {column}", NewValues(column, function), all_or_nothing=True)
 
 
 def without_old_deletes(schema: TableSchema, group: str, before: object) -> Rewriting:
     """Forget old deletes of a group, see `weft.Table.forget_deletes`."""
     limit = _limit(schema, group, before)
-    why = f"forgetting deletes of {group} before {encode_scalar(limit)}"
-    return Rewriting(why, WithoutOldDeletes(group, limit), whole=True)
+    description = f"forgetting deletes of {group} before {encode_scalar(limit)}"
+    return Rewriting(description, WithoutOldDeletes(group, limit), all_or_nothing=True)
 
 
 def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewriting:
@@ -75,8 +75,8 @@ def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewrit
             hint="choose a column of a group with latest or latest_non_null, and of no nested type",
         )
     limit = _cast_limit(column, kind, before)
-    why = f"expiry of rows with {column} before {encode_scalar(limit)}"
-    return Rewriting(why, WithoutOldRows(column, limit), whole=True)
+    description = f"expiry of rows with {column} before {encode_scalar(limit)}"
+    return Rewriting(description, WithoutOldRows(column, limit), all_or_nothing=True)
 
 
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
@@ -124,20 +124,20 @@ def rewrite_all(
     """
     rewriting = request(table_log.refresh().schema)
     if note:
-        rewriting = replace(rewriting, why=f"{rewriting.why}: {note}")
-    started = time.monotonic()
+        rewriting = replace(rewriting, description=f"{rewriting.description}: {note}")
+    start_time = time.monotonic()
     add_feature(table_log, ERASE, REWRITTEN)
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> RewriteResult | None:
         if not snapshot.slices:
-            return RewriteResult(str(snapshot.cut), 0, 0, 0, 0, time.monotonic() - started)
+            return RewriteResult(str(snapshot.cut), 0, 0, 0, 0, time.monotonic() - start_time)
         with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
-            done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
-        seconds, result = time.monotonic() - started, done.result
-        if not done.entry:
+            outcome = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
+        seconds, result = time.monotonic() - start_time, outcome.result
+        if not outcome.entry:
             return None
-        rows = result.rows if isinstance(rewriting.change, NewValues) else done.visible_left_out
-        return RewriteResult(str(snapshot.cut), done.entry, len(result.done), rows, done.hidden_left_out, seconds)
+        rows = result.rows if isinstance(rewriting.change, NewValues) else outcome.visible_left_out
+        return RewriteResult(str(snapshot.cut), outcome.entry, len(result.done), rows, outcome.hidden_left_out, seconds)
 
     return retry_on_newest(table_log, attempt)[1]
 

@@ -55,9 +55,9 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
     Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
     call it again with the same number, or let compactions go on. Raises as `weft.Table.split` does.
     """
-    started = time.monotonic()
-    before = set_buckets(table_log, buckets)
-    done: list[CompactionResult] = []
+    start_time = time.monotonic()
+    previous_buckets = set_buckets(table_log, buckets)
+    results: list[CompactionResult] = []
     waits = 0
     while True:
         snapshot = Snapshot(table_log, *table_log.newest_cut())
@@ -69,7 +69,7 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
         if not unsplit(snapshot):
             break
         result = yield from compaction_steps(table_log, snapshot, _is_unsplit(snapshot), execute)
-        done.append(result)
+        results.append(result)
         waits = 0 if result.done else waits + 1
         if waits == MAX_ATTEMPTS:
             raise Conflict(
@@ -78,12 +78,12 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
             )
     return SplitResult(
         buckets=buckets,
-        before=before,
-        file_groups=sum(len(result.done) for result in done),
-        rows=sum(result.rows for result in done),
-        bytes_read=sum(result.bytes_read for result in done),
-        bytes_written=sum(result.bytes_written for result in done),
-        seconds=time.monotonic() - started,
+        before=previous_buckets,
+        file_groups=sum(len(result.done) for result in results),
+        rows=sum(result.rows for result in results),
+        bytes_read=sum(result.bytes_read for result in results),
+        bytes_written=sum(result.bytes_written for result in results),
+        seconds=time.monotonic() - start_time,
     )
 
 
@@ -108,8 +108,8 @@ def bits_of(buckets: int) -> int:
     if buckets < 1 or buckets > MAX_BUCKETS:
         raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"a power of two from 1 to {MAX_BUCKETS}")
     if buckets & (buckets - 1):
-        less, more = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
-        near = f"{less} or {more}" if more <= MAX_BUCKETS else str(less)
+        smaller, larger = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
+        near = f"{smaller} or {larger}" if larger <= MAX_BUCKETS else str(smaller)
         raise InvalidInput(
             f"buckets: {buckets} is not a power of two, so its file groups would not be parts of the present ones",
             hint=f"the nearest are {near}",
@@ -123,18 +123,22 @@ def set_buckets(table_log: TableLog, buckets: int) -> int:
     Raises:
         InvalidInput: It is not a power of two in the range of a table. Nothing was changed.
     """
-    bits, before = bits_of(buckets), 0
+    bits, previous_buckets = bits_of(buckets), 0
 
     def build(state: TableState) -> Schema | None:
-        nonlocal before
-        before = 1 << state.schema.bucket_bits
-        if before == buckets:
+        nonlocal previous_buckets
+        previous_buckets = 1 << state.schema.bucket_bits
+        if previous_buckets == buckets:
             return None
-        known = state.schema.created_bits
+        created_bits = state.schema.created_bits
         schema = replace(
-            state.schema, bucket_bits=bits, created_bits=state.schema.bucket_bits if known is None else known
+            state.schema,
+            bucket_bits=bits,
+            created_bits=state.schema.bucket_bits if created_bits is None else created_bits,
         )
-        return schema_entry(table_log, state, schema, f"{counted(buckets, 'bucket')} instead of {before}", [BUCKETS])
+        return schema_entry(
+            table_log, state, schema, f"{counted(buckets, 'bucket')} instead of {previous_buckets}", [BUCKETS]
+        )
 
     table_log.publish(build)
-    return before
+    return previous_buckets

@@ -28,7 +28,7 @@ from weft.storage.log.holders import Holder, find_holders
 from weft.storage.log.pins import ListedPin, list_pins
 from weft.storage.log.table_log import TableLog
 from weft.storage.services.clean.archive_log import archive_log
-from weft.storage.services.clean.garbage import Garbage, StoredObject, Unfinished
+from weft.storage.services.clean.garbage import Garbage, StoredObject, UnfinishedWrites
 from weft.storage.services.clean.retention_policy import (
     WINDOW,
     abort_abandoned,
@@ -133,8 +133,8 @@ def run_clean(
         StoreUnavailable: The store did not list or delete objects; the next clean continues.
     """
     check_arguments(retain, versions, abandon_after, close_after)
-    started = time.monotonic()
-    before = Unfinished.of(table_log.store)
+    start_time = time.monotonic()
+    unfinished = UnfinishedWrites.of(table_log.store)
     state, aborted = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
     if not dry_run:
         fence_dead_batches(table_log, state, abandon_after)
@@ -146,21 +146,21 @@ def run_clean(
     else:
         intent, state = _publish_intent(table_log, state, oldest_retained)
     pins = list(list_pins(table_log.store))  # strictly after (rule C2)
-    held = _find_held(table_log, state, pins)
-    needed = _find_needed(table_log, state, [at for _, at in held])
+    holders = _find_expired_holders(table_log, state, pins)
+    needed = _find_needed(table_log, state, [cut for _, cut in holders])
     garbage = Garbage(
         table_log.env,
         table_log.commit_log,
         state,
         needed,
-        served=[state.oldest_retained, *(at.table for _, at in held)],
+        served=[state.oldest_retained, *(cut.table for _, cut in holders)],
         pins=pins,
-        before=before,
+        unfinished=unfinished,
         was_retired=table_log.was_retired,
     )
     sweep = _Sweep(table_log, dry_run=dry_run)
     sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed))
-    archived = archive_log(table_log, state, needed, [at for _, at in held], dry_run=dry_run)
+    archived = archive_log(table_log, state, needed, [cut for _, cut in holders], dry_run=dry_run)
     retired = retire_lanes(table_log, state, needed, dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
@@ -172,12 +172,12 @@ def run_clean(
         archived=archived.entries,
         archives=archived.archives,
         retired=tuple(retired),
-        held=tuple(holder for holder, _ in held),
+        held=tuple(holder for holder, _ in holders),
         aborted=aborted,
         foreign=tuple(sweep.foreign),
         foreign_files=sweep.foreign_files,
         listed=tuple(sweep.listed),
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - start_time,
     )
     if result.files and not dry_run:
         table_log.publish(
@@ -187,7 +187,7 @@ def run_clean(
 
 
 @dataclass(frozen=True, slots=True)
-class NeededNow:
+class CurrentNeeds:
     """What retained and held snapshots need (rule C2).
 
     Attributes:
@@ -201,12 +201,12 @@ class NeededNow:
     held: tuple[Holder, ...]
 
 
-def find_needed(table_log: TableLog) -> NeededNow:
+def find_needed(table_log: TableLog) -> CurrentNeeds:
     """What retained and held snapshots need now."""
     state = table_log.refresh()
-    held = _find_held(table_log, state, list(list_pins(table_log.store)))
-    needed = _find_needed(table_log, state, [at for _, at in held])
-    return NeededNow(needed, state.head, tuple(holder for holder, _ in held))
+    holders = _find_expired_holders(table_log, state, list(list_pins(table_log.store)))
+    needed = _find_needed(table_log, state, [cut for _, cut in holders])
+    return CurrentNeeds(needed, state.head, tuple(holder for holder, _ in holders))
 
 
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
@@ -220,21 +220,23 @@ def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int
             return None
         return CleanIntent(**table_log.header(newest), oldest_retained=oldest_retained)
 
-    published = table_log.publish(build)
-    if published is None:
+    entry = table_log.publish(build)
+    if entry is None:
         return 0, judged
-    return published.seq, table_log.at(published.seq)
+    return entry.seq, table_log.at(entry.seq)
 
 
-def _find_held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
+def _find_expired_holders(
+    table_log: TableLog, state: TableState, pins: Sequence[ListedPin]
+) -> list[tuple[Holder, Cut]]:
     """The holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
     now = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
-    expired = [(holder, at) for holder, at in find_holders(state, valid) if at.table < state.oldest_retained]
+    expired = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
     return sorted(expired, key=lambda item: item[1].table)
 
 
-def _find_needed(table_log: TableLog, judged: TableState, held: Iterable[Cut]) -> Needed:
+def _find_needed(table_log: TableLog, judged: TableState, held_cuts: Iterable[Cut]) -> Needed:
     """Rule C2: the files and entries that retained and held snapshots need, and an open restore."""
     needed = Needed()
     state = table_log.at(judged.oldest_retained)
@@ -246,10 +248,10 @@ def _find_needed(table_log: TableLog, judged: TableState, held: Iterable[Cut]) -
             state = following
             needed.add_entry(entry, state)
     needed.add_target(judged)
-    for at in held:
-        if state.head != at.table:
-            state = table_log.at(at.table)
-        needed.add_snapshot(state, at.lanes)
+    for cut in held_cuts:
+        if state.head != cut.table:
+            state = table_log.at(cut.table)
+        needed.add_snapshot(state, cut.lanes)
     return needed
 
 
@@ -266,16 +268,16 @@ class _Sweep:
 
     def run(self, objects: Iterable[StoredObject]) -> None:
         garbage: list[Path] = []
-        for stored in objects:
-            if stored.garbage is None:
+        for stored_object in objects:
+            if stored_object.garbage is None:
                 self.foreign_files += 1
                 if len(self.foreign) < MAX_FOREIGN:
-                    self.foreign.append(stored.path)
+                    self.foreign.append(stored_object.path)
                 continue
-            tallies = self.deleted if stored.garbage else self.kept
-            tallies[stored.kind] = tallies.get(stored.kind, Tally()).plus(stored.size)
-            if stored.garbage:
-                garbage.append(stored.path)
+            tallies = self.deleted if stored_object.garbage else self.kept
+            tallies[stored_object.kind] = tallies.get(stored_object.kind, Tally()).plus(stored_object.size)
+            if stored_object.garbage:
+                garbage.append(stored_object.path)
             if len(garbage) == DELETE_AT_ONCE:
                 self._delete(garbage)
                 garbage = []

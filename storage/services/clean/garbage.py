@@ -88,7 +88,7 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedWrites:
     """Objects of unfinished writes: temporary files, with the path that each was meant for, and probe objects.
 
     One listing is not enough, because a write may be in progress. Objects that exist when a clean begins and still
@@ -99,12 +99,12 @@ class Unfinished:
     probes: frozenset[tuple[Path, int]]
 
     @classmethod
-    def of(cls, store: ObjectStore) -> Unfinished:
+    def of(cls, store: ObjectStore) -> UnfinishedWrites:
         probes = ((Path(f"{PROBES}/{name}"), size) for name, size in store.list(PROBES))
         return cls(frozenset(store.leftovers()), frozenset(probes))
 
-    def also_in(self, before: Unfinished) -> Unfinished:
-        return Unfinished(self.temporary & before.temporary, self.probes & before.probes)
+    def also_in(self, other: UnfinishedWrites) -> UnfinishedWrites:
+        return UnfinishedWrites(self.temporary & other.temporary, self.probes & other.probes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class _Listed:
     size: int
     parsed: ParsedPath
 
-    def judged(self, *, garbage: bool) -> StoredObject:
+    def with_verdict(self, *, garbage: bool) -> StoredObject:
         return StoredObject(self.path, self.size, self.parsed.kind, garbage)
 
 
@@ -135,7 +135,7 @@ class Garbage:
         *,
         served: Collection[int],
         pins: Sequence[ListedPin],
-        before: Unfinished,
+        unfinished: UnfinishedWrites,
         was_retired: Callable[[LaneName], bool],
     ) -> None:
         """Collect the information by which objects are judged (rule C2).
@@ -147,12 +147,12 @@ class Garbage:
             needed: The files and entries that are needed.
             served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
             pins: Listed strictly after ``state``.
-            before: Listed when the clean began.
+            unfinished: Listed when the clean began.
             was_retired: Whether a lane that ``state`` does not have was retired; otherwise it was added later.
         """
         self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
-        self._served, self._pins, self._before, self._was_retired = served, pins, before, was_retired
+        self._served, self._pins, self._unfinished, self._was_retired = served, pins, unfinished, was_retired
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
         self._foreign: list[StoredObject] = []
@@ -172,11 +172,13 @@ class Garbage:
         )
         files = {name: self._files_of(name, logs.pop(name, ()), indexes.pop(name, ())) for name in self._state.lanes}
         self._ends = self._find_ends()
-        named = self._find_named({name: {file.parsed.slot for file in of_lane} for name, of_lane in files.items()})
-        for name, of_lane in files.items():
-            for stored in of_lane:
-                may_come = entry_may_come(stored.parsed, self._ends[name])
-                yield stored.judged(garbage=stored.path not in named and not may_come)
+        named_paths = self._find_named(
+            {name: {file.parsed.slot for file in lane_files} for name, lane_files in files.items()}
+        )
+        for name, lane_files in files.items():
+            for log_file in lane_files:
+                may_come = entry_may_come(log_file.parsed, self._ends[name])
+                yield log_file.with_verdict(garbage=log_file.path not in named_paths and not may_come)
             yield from self._judge_heartbeats(name, heartbeats.pop(name, ()))
             yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
         yield from self._judge_retired(logs, indexes, heartbeats, checkpoints)
@@ -185,7 +187,7 @@ class Garbage:
                 continue  # the table has never had any
             for file in self._parse(folder, kind, self._store.list(folder)):
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
-                yield file.judged(garbage=garbage)
+                yield file.with_verdict(garbage=garbage)
         yield from self._judge_table_sidecars()
         yield from self._judge_checkpoints(TABLE_LANE, self._store.list(checkpoint_folder(TABLE_LANE)))
         now = self._clock.now_ms()
@@ -208,12 +210,12 @@ class Garbage:
         lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
         for lane in filter(self._was_retired, lanes):
             listed = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
-            for folder, kind, of_lane in (
+            for folder, kind, names in (
                 (heartbeat_folder(lane), Kind.HEARTBEAT, heartbeats.get(lane, ())),
                 (checkpoint_folder(lane), Kind.CHECKPOINT, checkpoints.get(lane, ())),
             ):
-                listed += self._parse(folder, kind, of_lane)
-            yield from (stored.judged(garbage=True) for stored in listed)
+                listed += self._parse(folder, kind, names)
+            yield from (stored_object.with_verdict(garbage=True) for stored_object in listed)
 
     def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_Listed]:
         """The log files of a lane and their indexes."""
@@ -222,17 +224,19 @@ class Garbage:
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
-        known = highest(self._state.log_start(), self._state.seen)
+        known_heads = highest(self._state.log_start(), self._state.seen)
         closed = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
-        ended = log.read_tails({name: (end - 1, end) for name, end in closed.items() if end})
-        last: dict[LaneName, Header | None] = {name: entry for name, (entry,) in ended.items()}
-        last |= log.last_entries({name: known.get(name, 0) for name in self._state.lanes if name not in closed})
+        closed_tails = log.read_tails({name: (end - 1, end) for name, end in closed.items() if end})
+        newest_entries: dict[LaneName, Header | None] = {name: entry for name, (entry,) in closed_tails.items()}
+        newest_entries |= log.last_entries(
+            {name: known_heads.get(name, 0) for name in self._state.lanes if name not in closed}
+        )
         ends = {}
         for name in self._state.lanes:
-            entry = last.get(name)
-            if entry is None and known.get(name, 0):
+            entry = newest_entries.get(name)
+            if entry is None and known_heads.get(name, 0):
                 raise CorruptData(
-                    f"entry {known[name]} of lane {name!r} is missing",
+                    f"entry {known_heads[name]} of lane {name!r} is missing",
                     hint="restore it from a copy of the store; weft verify finds more",
                 )
             ends[name] = LaneEnd(entry.seq, entry.epoch) if entry is not None else LaneEnd(0, 0)
@@ -241,45 +245,47 @@ class Garbage:
     def _find_named(self, slots: Mapping[LaneName, Collection[int]]) -> set[Path]:
         """The files that needed entries in these slots name."""
         runs = []
-        for lane, of_lane in slots.items():
+        for lane, lane_slots in slots.items():
             spans, head = self._needed.entries.get(lane, ()), self._ends[lane].head
-            runs.append([(lane, run) for run in _runs(sorted(s for s in of_lane if s <= head and contains(spans, s)))])
-        named: set[Path] = set()
+            runs.append(
+                [(lane, run) for run in _runs(sorted(s for s in lane_slots if s <= head and contains(spans, s)))]
+            )
+        named_paths: set[Path] = set()
         for nth_runs in itertools.zip_longest(*runs):  # a read takes one run of each lane
             for batch in _batches([lane_run for lane_run in nth_runs if lane_run is not None]):
-                for lane, found in self._uncached_log().read_tails(batch).items():
-                    for entry in found:
+                for lane, lane_entries in self._uncached_log().read_tails(batch).items():
+                    for entry in lane_entries:
                         if isinstance(entry, Data) and contains(self._needed.entries[lane], entry.seq):
-                            named.update(stored.path for file in entry.files for stored in file.objects)
-        return named
+                            named_paths.update(stored_file.path for file in entry.files for stored_file in file.objects)
+        return named_paths
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
         listed = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
         newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
         for heartbeat in listed:
-            yield heartbeat.judged(garbage=heartbeat.path != newest)
+            yield heartbeat.with_verdict(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
         """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
         listed = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
-        named: set[Path | None] = set()
+        named_paths: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
             with normalise_errors(slot_path(TABLE_LANE, chunk[0])):
                 data = self._uncached_log().archives.read([(TABLE_LANE, seq) for seq in chunk])
-            named.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
+            named_paths.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
         for sidecar in listed:
-            yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
+            yield sidecar.with_verdict(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named_paths)
 
     def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
         listed = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
-        kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
+        kept_slots = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
         for checkpoint in listed:
             slot = checkpoint.parsed.slot
             recent = not lane and slot >= self._state.oldest_retained
-            unneeded = slot not in kept and not recent
-            yield checkpoint.judged(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
+            unneeded = slot not in kept_slots and not recent
+            yield checkpoint.with_verdict(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
 
     def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
         """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites.
@@ -296,10 +302,10 @@ class Garbage:
         return state is None or bool(state.folds)
 
     def _judge_unfinished(self) -> Iterator[StoredObject]:
-        still = Unfinished.of(self._store).also_in(self._before)
-        for path, size in still.probes:
+        leftovers = UnfinishedWrites.of(self._store).also_in(self._unfinished)
+        for path, size in leftovers.probes:
             yield StoredObject(path, size, Kind.PROBE, garbage=True)
-        for path, final in still.temporary:
+        for path, final in leftovers.temporary:
             parsed = parse_path(final)
             if parsed is None:
                 yield StoredObject(path, 0, FOREIGN, None)

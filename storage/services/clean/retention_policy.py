@@ -69,8 +69,8 @@ def abort_abandoned(
     # 0 means all plans, even those whose start time is in the future of this clock.
     dead = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
-        rest = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead}
-        return replace(state, plans=rest), tuple(dead)
+        remaining = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead}
+        return replace(state, plans=remaining), tuple(dead)
     reason = f"abandoned: begun more than {abandon_after} ago"
     aborted = tuple(plan_id for plan_id in dead if abort_plan(table_log, plan_id, reason))
     return table_log.refresh(), aborted
@@ -119,9 +119,9 @@ def choose_oldest_retained(
     table_log: TableLog, state: TableState, retain: dt.timedelta, versions: int | None
 ) -> tuple[int, str]:
     """The shortest prefix of the table lane whose snapshots are retained, and the reason."""
-    wanted, reason = state.head, "only the newest snapshot is kept"
+    oldest, reason = state.head, "only the newest snapshot is kept"
     if retain:
-        wanted = _newest_at(table_log, state, retain)
+        oldest = _newest_at(table_log, state, retain)
         reason = f"snapshots of the last {str(retain).removesuffix(', 0:00:00')} are kept"
         ahead_ms = state.committed_at_ms - table_log.clock.now_ms()
         if ahead_ms > MAX_AHEAD_MS:
@@ -132,10 +132,10 @@ def choose_oldest_retained(
             )
     if versions is not None:
         last = _last_compaction(table_log, state, versions)
-        if last < wanted:
-            wanted, reason = last, f"the last {versions} compactions are kept"
+        if last < oldest:
+            oldest, reason = last, f"the last {versions} compactions are kept"
     # Choose the shortest of all prefixes that need the same files: a snapshot expires only if that makes files garbage.
-    for entry in _newest_first(table_log, state.oldest_retained, wanted):
+    for entry in _newest_first(table_log, state.oldest_retained, oldest):
         if changes_files(entry):
             return entry.seq, reason
     return state.oldest_retained, f"nothing expires: {reason}"
@@ -147,19 +147,19 @@ def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> 
     if limit <= 0:
         return state.oldest_retained
     try:
-        at = cut_at(table_log, moment_of(limit)).at
+        cut = cut_at(table_log, moment_of(limit)).at
     except (InvalidInput, SnapshotExpired):  # before the table existed, or already expired
         return state.oldest_retained
-    return max(at.table, state.oldest_retained)
+    return max(cut.table, state.oldest_retained)
 
 
 def _last_compaction(table_log: TableLog, state: TableState, versions: int) -> int:
     """The prefix that ends with the oldest of the last ``versions`` compactions."""
-    found = 0
+    count = 0
     for entry in _newest_first(table_log, state.oldest_retained, state.head):
         if isinstance(entry, Base) and entry.last:
-            found += 1
-            if found == versions:
+            count += 1
+            if count == versions:
                 return entry.seq
     return state.oldest_retained
 

@@ -20,7 +20,7 @@ from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.lane_watermarks import last_commits
 
-MOST_LANES: Final = 100_000  # of one RETIRE, which is one object of at most 32 MiB; the next clean retires more
+MAX_LANES: Final = 100_000  # of one RETIRE, which is one object of at most 32 MiB; the next clean retires more
 
 
 def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry_run: bool) -> Sequence[LaneName]:
@@ -43,11 +43,13 @@ def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry
     def build(newest: TableState) -> Retire | None:
         if newest.intent is not None or newest.restored != judged.restored:
             return None  # a restore may have brought back slices without these rows
-        still = {lane: end for lane, end in ends.items() if lane in newest.lanes and newest.lanes[lane].closed == end}
-        return Retire(**table_log.header(newest), lanes=still) if still else None
+        retirable = {
+            lane: end for lane, end in ends.items() if lane in newest.lanes and newest.lanes[lane].closed == end
+        }
+        return Retire(**table_log.header(newest), lanes=retirable) if retirable else None
 
-    published = table_log.publish(build)
-    return [] if published is None else list(published.lanes)
+    entry = table_log.publish(build)
+    return [] if entry is None else list(entry.lanes)
 
 
 def _find_ends(table_log: TableLog, judged: TableState, needed: Needed) -> dict[LaneName, int]:
@@ -65,9 +67,9 @@ def _find_ends(table_log: TableLog, judged: TableState, needed: Needed) -> dict[
         return {}
     oldest = table_log.at(judged.oldest_retained).lanes
     ends = {lane: end for lane, end in ends.items() if lane in oldest and oldest[lane].closed is not None}
-    kept = _leading(table_log, judged, ends)
-    chosen = [lane for lane in ends if lane not in kept][:MOST_LANES]
-    return {lane: ends[lane] for lane in chosen}
+    leading = _leading(table_log, judged, ends)
+    retired = [lane for lane in ends if lane not in leading][:MAX_LANES]
+    return {lane: ends[lane] for lane in retired}
 
 
 def _leading(table_log: TableLog, state: TableState, ends: Seqs) -> set[LaneName]:

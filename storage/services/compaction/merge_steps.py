@@ -55,23 +55,23 @@ class MergeStep:
             schema: The schema of the snapshot.
             files: The log files that the file groups refer to by position.
         """
-        slices = [each for run in self.runs for each in run]
+        slices = [file_slice for run in self.runs for file_slice in run]
         if self.in_memory:
-            return COPIES * sum(group_bytes(schema, each) for each in slices)
-        row_group = sum(min(env.tuning.row_group_bytes, group_bytes(schema, each)) for each in slices)
-        return COPIES * row_group + sum(_log_bytes(env, schema, each, files) for each in slices)
+            return COPIES * sum(group_bytes(schema, file_slice) for file_slice in slices)
+        row_group = sum(min(env.tuning.row_group_bytes, group_bytes(schema, file_slice)) for file_slice in slices)
+        return COPIES * row_group + sum(_log_bytes(env, schema, file_slice, files) for file_slice in slices)
 
 
 def _log_bytes(env: Environment, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> int:
     """Memory of the logs of a file group: all of them, or those of a key range, and a block of each file."""
-    whole = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    all_bytes = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
     at_once = logs_at_once(env, schema, file_slice)
     if not at_once:
-        return whole
+        return all_bytes
     largest: dict[int, int] = {}
     for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True):
         largest[file] = max(largest.get(file, 0), files[file].index.blocks.length[block])
-    return min(UNPACKED * (env.tuning.merge_bytes + sum(largest.values())), whole)
+    return min(UNPACKED * (env.tuning.merge_bytes + sum(largest.values())), all_bytes)
 
 
 def _may_join(env: Environment, schema: TableSchema, file_slice: FileSlice) -> bool:
@@ -88,20 +88,22 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
         targets: All file groups of the new slices, in order.
     """
     units: dict[tuple[FileGroup, ...], list[Target]] = {}
-    for target, before in targets:
-        units.setdefault(tuple(each.group for each in before), []).append((target, before))
+    for target, sources in targets:
+        units.setdefault(tuple(file_slice.group for file_slice in sources), []).append((target, sources))
     limit = env.tuning.merge_together_bytes
     # A merge function that fails names the keys of a file group.
     together = not any(mode_of(group).runs_merger for group in schema.groups)
-    several = list(units.values())
+    units_in_order = list(units.values())
     sizes = []
-    for (_, before), *_ in several:
-        small = together and all(_may_join(env, schema, each) for each in before)
-        sizes.append(sum(group_bytes(schema, each) for each in before) if small else limit + 1)
+    for (_, sources), *_ in units_in_order:
+        small = together and all(_may_join(env, schema, file_slice) for file_slice in sources)
+        sizes.append(sum(group_bytes(schema, file_slice) for file_slice in sources) if small else limit + 1)
     steps = []
-    for run in cut_by_size(list(zip(several, sizes, strict=True)), sizes, limit):
-        made = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
-        sources = tuple(each for unit, _ in run for each in unit[0][1])
+    for run in cut_by_size(list(zip(units_in_order, sizes, strict=True)), sizes, limit):
+        step_targets = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
+        run_sources = tuple(file_slice for unit, _ in run for file_slice in unit[0][1])
         merged = run[0][1] <= limit
-        steps.append(MergeStep((sources,) if merged else tuple((each,) for each in sources), made))
+        steps.append(
+            MergeStep((run_sources,) if merged else tuple((file_slice,) for file_slice in run_sources), step_targets)
+        )
     return steps

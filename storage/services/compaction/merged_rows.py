@@ -72,16 +72,16 @@ class MergedRows:
         self._ranges: dict[FileGroup, list[FileSlice]] = {}
         for run in runs:
             # Of logs that need more memory than others, a key range has fewer stored bytes.
-            most = logs_at_once(env, schema, run[0]) if len(run) == 1 else 0
+            log_bytes = logs_at_once(env, schema, run[0]) if len(run) == 1 else 0
             ranges = [combine_slices(run)]
-            if most:
-                (parts,) = divide_states(env, schema, [Division((State(run[0], files),), log_bytes=most)])
+            if log_bytes:
+                (parts,) = divide_states(env, schema, [Division((State(run[0], files),), log_bytes=log_bytes)])
                 ranges = [part for (part,) in parts]
             self._ranges[run[0].group] = ranges
         in_order = [part for run in runs for part in self._ranges[run[0].group]]
-        wanted = frozenset((*self._columns, names.OP, names.SUPPLIED))
-        self._logs = LogReader(env, schema, files, in_order, [wanted] * len(in_order), mergers)
-        self._known: dict[FileGroup, LogState | None] = {}
+        columns = frozenset((*self._columns, names.OP, names.SUPPLIED))
+        self._logs = LogReader(env, schema, files, in_order, [columns] * len(in_order), mergers)
+        self._collapsed: dict[FileGroup, LogState | None] = {}
         self._reader = SliceReader(env, schema, self._columns, last=LastRowGroups())
 
     def ranges(self, file_slice: FileSlice) -> Sequence[FileSlice]:
@@ -98,10 +98,10 @@ class MergedRows:
             InvalidInput: A merge function has failed.
         """
         ranges = self.ranges(file_slice)
-        if len(ranges) == 1 and file_slice.group not in self._known:
-            self._known[file_slice.group] = self._collapse(file_slice)
+        if len(ranges) == 1 and file_slice.group not in self._collapsed:
+            self._collapsed[file_slice.group] = self._collapse(file_slice)
         for key_range in ranges:
-            yield key_range, self._known[file_slice.group] if len(ranges) == 1 else self._collapse(key_range)
+            yield key_range, self._collapsed[file_slice.group] if len(ranges) == 1 else self._collapse(key_range)
 
     def _collapse(self, key_range: FileSlice) -> LogState | None:
         return self._logs.collapse(key_range, self._schema.groups, self._columns)
@@ -115,49 +115,55 @@ class MergedRows:
             CorruptData: A file is missing or damaged.
             InvalidInput: A merge function has failed.
         """
-        made = [each.slice for each in run]
+        slices = [file_slice.slice for file_slice in run]
         if len(run) > 1:
             (combined,) = self._ranges[run[0].group]
             reader = replace(self._reader, last=None)
-            base = self._in_run([each.base if each is not None else None for each in made], made, reader.base)
-            shadow = self._in_run([each.shadow if each is not None else None for each in made], made, reader.shadow)
+            base = self._in_run(
+                [slice_file.base if slice_file is not None else None for slice_file in slices], slices, reader.base
+            )
+            shadow = self._in_run(
+                [slice_file.shadow if slice_file is not None else None for slice_file in slices], slices, reader.shadow
+            )
             yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined))
             return
         stitch = self._stitch(run)
         for key_range, logs in self.logs(run[0]):
-            self._known.pop(run[0].group, None)
+            self._collapsed.pop(run[0].group, None)
             yield from stitch.run(base_rows(self._reader, key_range), shadow_rows(self._reader, key_range), logs)
 
-    def _in_run(self, files: Sequence[FileRef | None], made: Sequence[SliceFile | None], read: _Read) -> Arrays | None:
+    def _in_run(
+        self, files: Sequence[FileRef | None], slices: Sequence[SliceFile | None], read: _Read
+    ) -> Arrays | None:
         """Rows of several slices with their slice ordinals, in order; None if there are none. Each file is read once.
 
         The slices of two files may alternate, after some of the file groups of one file have got newer slices.
         """
-        places: dict[Path, list[int]] = {}
-        for place, file in enumerate(files):
+        positions_by_file: dict[Path, list[int]] = {}
+        for position, file in enumerate(files):
             if file is not None:
-                places.setdefault(file.path, []).append(place)
+                positions_by_file.setdefault(file.path, []).append(position)
         parts = []
-        for of_file in places.values():
-            for rows in read([made[place] for place in of_file]):
+        for positions in positions_by_file.values():
+            for rows in read([slices[position] for position in positions]):
                 ordinal = np.asarray(rows.get(names.SLICE_ORDINAL, np.zeros(_count(rows), np.int64)))
-                parts.append({**rows, names.SLICE_ORDINAL: pa.array(np.array(of_file, np.int64)[ordinal])})
-        found = join_rows(parts)
-        if len(places) > 1:
-            found = take_rows(found, np.argsort(np.asarray(found[names.SLICE_ORDINAL]), kind="stable"))
-        return found or None
+                parts.append({**rows, names.SLICE_ORDINAL: pa.array(np.array(positions, np.int64)[ordinal])})
+        merged = join_rows(parts)
+        if len(positions_by_file) > 1:
+            merged = take_rows(merged, np.argsort(np.asarray(merged[names.SLICE_ORDINAL]), kind="stable"))
+        return merged or None
 
     def _stitch(self, run: Sequence[FileSlice]) -> Stitch:
-        schema, several = self._schema, (names.SLICE_ORDINAL,) if len(run) > 1 else ()
+        schema, ordinal_column = self._schema, (names.SLICE_ORDINAL,) if len(run) > 1 else ()
         return Stitch(
             schema,
-            (*self._columns, *several),
+            (*self._columns, *ordinal_column),
             schema.groups,
             exact=True,
             ordered=True,
             result=frozenset(self._columns),
             mergers=self._mergers,
-            bounds=stored_bounds(schema, schema.groups, [each.slice for each in run]),
+            bounds=stored_bounds(schema, schema.groups, [file_slice.slice for file_slice in run]),
         )
 
 
@@ -168,8 +174,8 @@ def _count(rows: Arrays) -> int:
 def logs_at_once(env: Environment, schema: TableSchema, file_slice: FileSlice) -> int:
     """Stored bytes of logs in a key range of a file group; 0 if all of it is merged at once."""
     limit = UNPACKED * env.tuning.merge_bytes
-    needed = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
-    return max(file_slice.log_bytes * limit // needed, 1) if needed > limit else 0
+    memory_bytes = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    return max(file_slice.log_bytes * limit // memory_bytes, 1) if memory_bytes > limit else 0
 
 
 def base_rows(reader: SliceReader, key_range: FileSlice) -> Iterator[Arrays]:
@@ -186,6 +192,6 @@ def shadow_rows(reader: SliceReader, key_range: FileSlice) -> Arrays | None:
     within = key_range.within
     if within is None:
         return join_rows(list(reader.shadow([key_range.slice]))) or None
-    chosen = RowGroups(reader.schema, None, None, None, within)
-    rows = join_rows(list(replace(reader, chosen=chosen.may_match, last=None).shadow([key_range.slice])))
+    row_groups = RowGroups(reader.schema, None, None, None, within)
+    rows = join_rows(list(replace(reader, chosen=row_groups.may_match, last=None).shadow([key_range.slice])))
     return within.rows(rows, reader.schema.sort_column) if rows else None

@@ -37,18 +37,18 @@ class OverlayPlan:
     Attributes:
         base: The base file that it belongs to.
         groups: The column groups to write.
-        kept: The other overlays of the slice, with the groups that are still read from them.
+        kept_overlays: The other overlays of the slice, with the groups that are still read from them.
         row_groups: Number of rows of each row group.
     """
 
     base: FileRef
     groups: tuple[Group, ...]
-    kept: tuple[Overlay, ...]
+    kept_overlays: tuple[Overlay, ...]
     row_groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOverlay:
+class NewOverlay:
     """An overlay that was written: the overlays of the new slice, and the statistics of all its rows."""
 
     overlays: list[Overlay]
@@ -57,7 +57,7 @@ class MadeOverlay:
 
 
 def plan_overlay(
-    env: Environment, schema: TableSchema, before: FileSlice, changed: Collection[int]
+    env: Environment, schema: TableSchema, file_slice: FileSlice, changed: Collection[int]
 ) -> OverlayPlan | None:
     """What an overlay would have; None if a base is written.
 
@@ -67,45 +67,53 @@ def plan_overlay(
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        before: The file group.
+        file_slice: The file group.
         changed: Ids of the column groups that its logs change.
 
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
-    made = before.slice
-    if not schema.overlays or not changed or made is None or made.base is None or made.base_part is not None:
+    slice_file = file_slice.slice
+    if (
+        not schema.overlays
+        or not changed
+        or slice_file is None
+        or slice_file.base is None
+        or slice_file.base_part is not None
+    ):
         return None
-    if made.rev < schema.changed:
+    if slice_file.rev < schema.changed:
         return None
-    written = set(changed)
-    kept = [
-        Overlay(file=each.file, groups=rest) for each in made.overlays if (rest := sorted({*each.groups} - written))
+    group_ids = set(changed)
+    kept_overlays = [
+        Overlay(file=overlay.file, groups=remaining_ids)
+        for overlay in slice_file.overlays
+        if (remaining_ids := sorted({*overlay.groups} - group_ids))
     ]
-    if len(kept) >= env.tuning.overlay_files:
-        written |= {group for each in kept for group in each.groups}
-        kept = []
-    footers = read_footers(env, [made.base, *(each.file for each in made.overlays)])
-    groups = tuple(group for group in schema.groups if group.id in written)
+    if len(kept_overlays) >= env.tuning.overlay_files:
+        group_ids |= {group for overlay in kept_overlays for group in overlay.groups}
+        kept_overlays = []
+    footers = read_footers(env, [slice_file.base, *(overlay.file for overlay in slice_file.overlays)])
+    groups = tuple(group for group in schema.groups if group.id in group_ids)
     size = _stored_bytes(footers[0], {*schema.key, schema.sort_column})
-    for footer, here in _groups_by_footer(footers, made.overlays, groups):
-        size += _stored_bytes(footer, {name for group in here for name in schema.group_columns(group)})
-    if not groups or size * 100 > env.tuning.overlay_percent * made.base.size:
+    for footer, file_groups in _groups_by_footer(footers, slice_file.overlays, groups):
+        size += _stored_bytes(footer, {name for group in file_groups for name in schema.group_columns(group)})
+    if not groups or size * 100 > env.tuning.overlay_percent * slice_file.base.size:
         return None
     starts = footers[0].starts
     rows = tuple(end - first for first, end in itertools.pairwise(starts))
-    return OverlayPlan(made.base, groups, tuple(kept), rows)
+    return OverlayPlan(slice_file.base, groups, tuple(kept_overlays), rows)
 
 
 def _groups_by_footer(
     footers: Sequence[Footer], overlays: Sequence[Overlay], groups: Sequence[Group]
 ) -> Iterator[tuple[Footer, list[Group]]]:
     """The groups in the file that has their newest values."""
-    of_overlays = [set(each.groups) for each in overlays]
-    in_overlays = set().union(*of_overlays)
-    for footer, here in zip(footers[1:], of_overlays, strict=True):
-        yield footer, [group for group in groups if group.id in here]
-    yield footers[0], [group for group in groups if group.id not in in_overlays]
+    ids_by_overlay = [set(overlay.groups) for overlay in overlays]
+    overlaid_ids = set().union(*ids_by_overlay)
+    for footer, group_ids in zip(footers[1:], ids_by_overlay, strict=True):
+        yield footer, [group for group in groups if group.id in group_ids]
+    yield footers[0], [group for group in groups if group.id not in overlaid_ids]
 
 
 def _stored_bytes(footer: Footer, columns: set[str]) -> int:
@@ -119,18 +127,18 @@ def _stored_bytes(footer: Footer, columns: set[str]) -> int:
 def write_overlay(
     env: Environment,
     schema: TableSchema,
-    before: FileSlice,
+    file_slice: FileSlice,
     plan: OverlayPlan,
     path: Path,
     logs: Iterable[tuple[FileSlice, LogState | None]],
     loaded: Mergers,
-) -> MadeOverlay | None:
+) -> NewOverlay | None:
     """Write an overlay; None if a row would be added or hidden, or is hidden and has changed: then nothing is written.
 
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        before: The file group.
+        file_slice: The file group.
         plan: What to write.
         path: Path of the file.
         logs: The key ranges of the file group in order, each with its collapsed logs.
@@ -140,19 +148,19 @@ def write_overlay(
         CorruptData: A file is missing or damaged.
         InvalidInput: A merge function has failed.
     """
-    written = {
+    column_names = {
         *schema.key,
         schema.sort_column,
         *(name for group in plan.groups for name in schema.group_columns(group)),
     }
-    columns = [name for name in schema.slice.names if name in written]
+    columns = [name for name in schema.slice.names if name in column_names]
     statistics = SliceStatistics(schema, plan.groups)
-    exact = bool(before.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
+    exact = bool(file_slice.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
     if exact:
-        written.update(
+        column_names.update(
             name for group in schema.groups for name in (names.arrival(group.id), names.floor_kind(group.id))
         )
-    reads = tuple(name for name in schema.slice.names if name in written)
+    reads = tuple(name for name in schema.slice.names if name in column_names)
     stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
     reader = SliceReader(env, schema, reads)
     writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
@@ -174,14 +182,14 @@ def write_overlay(
         raise
     assert file is not None, "a base has rows"
     overlay = Overlay(file=file, groups=sorted(group.id for group in plan.groups))
-    return MadeOverlay([*plan.kept, overlay], statistics, plan.groups)
+    return NewOverlay([*plan.kept_overlays, overlay], statistics, plan.groups)
 
 
 def _check_unchanged(schema: TableSchema, hidden: Arrays, logs: LogState | None) -> None:
     """Check that logs have no key of the shadow."""
     if logs is not None:
-        _, found = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
-        if found.any():
+        _, is_in_logs = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
+        if is_in_logs.any():
             raise _RowsDiffer
 
 
@@ -208,13 +216,13 @@ class _RowsDiffer(Exception):
     """Why an unfinished overlay is discarded: its rows are not those of the base, or it changes hidden ones."""
 
 
-def overlaid_slice(schema: TableSchema, before: SliceFile, made: MadeOverlay) -> dict[str, object]:
+def overlaid_slice(schema: TableSchema, slice_file: SliceFile, overlay: NewOverlay) -> dict[str, object]:
     """The members of a slice that an overlay changes: the overlays, and statistics of their groups."""
-    columns = {schema.column_by_name[name].id for group in made.groups for name in group.columns}
-    others = {column: count for column, count in before.overflows.items() if column not in columns}
-    ordering_max = {**before.ordering_max, **made.statistics.ordering_max}
+    columns = {schema.column_by_name[name].id for group in overlay.groups for name in group.columns}
+    other_overflows = {column: count for column, count in slice_file.overflows.items() if column not in columns}
+    ordering_max = {**slice_file.ordering_max, **overlay.statistics.ordering_max}
     return {
-        "overlays": made.overlays,
+        "overlays": overlay.overlays,
         "ordering_max": ordering_max,
-        "overflows": {**others, **made.statistics.overflows},
+        "overflows": {**other_overflows, **overlay.statistics.overflows},
     }

@@ -30,7 +30,7 @@ from weft.storage.plural import counted
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.plan.pruning import KeyRows
 from weft.storage.read.snapshot import Snapshot
-from weft.storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
+from weft.storage.services.clean.clean import CleanResult, CurrentNeeds, Tally, find_needed, run_clean
 from weft.storage.services.compaction.compaction import CompactionResult, Rewriting, rewrite
 from weft.storage.services.erase.key_search import KeySearch
 from weft.storage.services.erase.proof import Boundary, Remains, is_needed, prove
@@ -105,45 +105,51 @@ def erase(
     progress: OnStage = unobserved,
 ) -> EraseResult:
     """Remove keys physically, see `weft.Table.erase`."""
-    started = time.monotonic()
+    start_time = time.monotonic()
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
-    holding = _find_holding(table_log, search)
-    holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
+    holders = _find_key_holders(table_log, search)
+    holders.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
     add_feature(table_log, ERASE, REWRITTEN)
-    why = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
-    rewritten = _rewrite(table_log, search, why, execute, progress)
-    released = tuple(name for name in holding.savepoints if _release(table_log, name))
-    for pin in (*holding.pins, *holding.late):
+    description = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
+    outcome = _rewrite(table_log, search, description, execute, progress)
+    released = tuple(name for name in holders.savepoints if _release(table_log, name))
+    for pin in (*holders.pins, *holders.late):
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
-    cleaned = _clean(table_log, progress, expire=expire_snapshots)
+    clean_result = _clean(table_log, progress, expire=expire_snapshots)
     remove_service_reports(table_log.store)
     redaction = redact_log(table_log, search, find_needed(table_log))
-    needed = find_needed(table_log)
-    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table), table_log.was_retired)
-    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed), progress)
+    needs = find_needed(table_log)
+    boundary = Boundary(outcome.cut.lanes, max(outcome.entry, outcome.cut.table), table_log.was_retired)
+    proof = prove(
+        table_log.store,
+        search.without_results(),
+        boundary,
+        lambda path, parsed: _explain_remains(needs, path, parsed),
+        progress,
+    )
     return EraseResult(
         keys=len(search),
-        cut=str(rewritten.cut),
-        entry=rewritten.entry,
-        file_groups=len(rewritten.groups),
+        cut=str(outcome.cut),
+        entry=outcome.entry,
+        file_groups=len(outcome.groups),
         released=released,
-        broken=tuple(dependent for name in released if (dependent := find_dependent(holding.savepoints[name]))),
-        unpinned=tuple(pin.owner for pin in (*holding.pins, *holding.late)),
+        broken=tuple(dependent for name in released if (dependent := find_dependent(holders.savepoints[name]))),
+        unpinned=tuple(pin.owner for pin in (*holders.pins, *holders.late)),
         aborted=aborted,
-        deleted=cleaned.deleted,
+        deleted=clean_result.deleted,
         redacted=redaction.entries,
         checkpoints=redaction.checkpoints,
         read=proof.read,
         remains=proof.remains,
         newer=proof.newer,
         unread=proof.unread,
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - start_time,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Holding:
+class _KeyHolders:
     """What keeps files with the keys, besides the newest snapshot.
 
     Attributes:
@@ -170,11 +176,11 @@ class _Holding:
         pins = () if expire_snapshots else self.pins
         retained = 0 if expire_snapshots else self.retained
         if savepoints:
-            shown = [
-                f"{name} ({dependent} needs it)" if (dependent := find_dependent(kept)) else name
-                for name, kept in savepoints.items()
+            descriptions = [
+                f"{name} ({dependent} needs it)" if (dependent := find_dependent(savepoint)) else name
+                for name, savepoint in savepoints.items()
             ]
-            parts.append(f"savepoints {', '.join(shown)}")
+            parts.append(f"savepoints {', '.join(descriptions)}")
             hints.append("release the savepoints, or allow it: release_savepoints (--release-savepoints)")
         if pins:
             parts.append(f"pins of {', '.join(pin.owner for pin in pins)}")
@@ -192,12 +198,12 @@ class _Holding:
             )
 
 
-def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
+def _find_key_holders(table_log: TableLog, search: KeySearch) -> _KeyHolders:
     """Whatever needs files with the keys."""
     for _ in range(MAX_ROUNDS):
-        state, at, _ = table_log.newest_cut()
+        state, cut, _ = table_log.newest_cut()
         try:
-            return _holding_at(table_log, search, state, at)
+            return _key_holders_at(table_log, search, state, cut)
         except MissingFile:
             if table_log.refresh().oldest_retained == state.oldest_retained:
                 raise  # no clean has deleted it
@@ -206,13 +212,15 @@ def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
     )
 
 
-def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: Cut) -> _Holding:
+def _key_holders_at(table_log: TableLog, search: KeySearch, state: TableState, cut: Cut) -> _KeyHolders:
     # A retained snapshot has a key only if the oldest one has it, together with all later commits.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
-    retained = search.in_snapshot(table_log, oldest, at.lanes) or search.in_snapshot(table_log, state, at.lanes)
-    savepoints = {name: kept for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)}
+    retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
+    savepoints = {
+        name: savepoint for name, savepoint in state.savepoints.items() if _has_keys(table_log, search, savepoint.at)
+    }
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
-    return _Holding(
+    return _KeyHolders(
         savepoints,
         pins=tuple(pin for pin, has_keys in pins if has_keys),
         late=tuple(pin for pin, has_keys in pins if has_keys is None),
@@ -220,18 +228,18 @@ def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: C
     )
 
 
-def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
+def _has_keys(table_log: TableLog, search: KeySearch, cut: Cut) -> bool | None:
     """Whether a snapshot needs files with the keys; None if its files were deleted, so that nobody can read it."""
     try:
-        return search.in_snapshot(table_log, table_log.at(at.table), at.lanes)
+        return search.in_snapshot(table_log, table_log.at(cut.table), cut.lanes)
     except MissingFile:
-        if table_log.refresh().keeps(at):
+        if table_log.refresh().keeps(cut):
             raise
         return None  # a pin that came too late, or a plan that has ended
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewritten:
+class _RewriteOutcome:
     """Slices without the keys (X3).
 
     Attributes:
@@ -245,29 +253,31 @@ class _Rewritten:
     groups: frozenset[FileGroup]
 
 
-def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute, progress: OnStage) -> _Rewritten:
+def _rewrite(
+    table_log: TableLog, search: KeySearch, description: str, execute: Execute, progress: OnStage
+) -> _RewriteOutcome:
     """Publish slices without the keys, in several attempts if another service publishes first (X3)."""
-    newest, groups = 0, set[FileGroup]()
+    newest_entry, groups = 0, set[FileGroup]()
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> bool | None:
-        nonlocal newest
-        made = _rewrite_once(table_log, snapshot, search, why, execute, reserve_ms, progress)
-        if made is None:
+        nonlocal newest_entry
+        attempt_outcome = _rewrite_once(table_log, snapshot, search, description, execute, reserve_ms, progress)
+        if attempt_outcome is None:
             return True
-        result, entry = made
-        newest = entry or newest
+        result, entry = attempt_outcome
+        newest_entry = entry or newest_entry
         groups.update(result.done)
         return True if entry and not result.skipped else None
 
     snapshot, _ = retry_on_newest(table_log, attempt)
-    return _Rewritten(snapshot.cut, newest, frozenset(groups))
+    return _RewriteOutcome(snapshot.cut, newest_entry, frozenset(groups))
 
 
 def _rewrite_once(
     table_log: TableLog,
     snapshot: Snapshot,
     search: KeySearch,
-    why: str,
+    description: str,
     execute: Execute,
     reserve_ms: int,
     progress: OnStage,
@@ -275,13 +285,13 @@ def _rewrite_once(
     """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
-            chosen = _choose(table_log, snapshot, search)
-        if not chosen:
+            file_slices = _choose(table_log, snapshot, search)
+        if not file_slices:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return None
-        rewriting = Rewriting(why, WithoutKeys(search.vector))
-        done = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)
-    return done.result, done.entry
+        rewriting = Rewriting(description, WithoutKeys(search.vector))
+        outcome = rewrite(table_log, snapshot, plan, file_slices, rewriting, execute=execute, progress=progress)
+    return outcome.result, outcome.entry
 
 
 def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:
@@ -291,17 +301,19 @@ def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[
     key are rewritten; and if a log file has one, all file groups with log files, because log files are deleted by
     `TableState.covered`, which is one cut for all file groups.
     """
-    stored = frozenset(search.in_slices(snapshot.state))
+    paths = frozenset(search.in_slices(snapshot.state))
     in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
-    chosen = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, stored)]
-    if in_logs and not chosen:
-        chosen = list(snapshot.slices[:1])  # all rows are in slices already: only `covered` has to be moved
-    return chosen
+    file_slices = [
+        file_slice for file_slice in snapshot.slices if (in_logs and len(file_slice.rows)) or _is_in(file_slice, paths)
+    ]
+    if in_logs and not file_slices:
+        file_slices = list(snapshot.slices[:1])  # all rows are in slices already: only `covered` has to be moved
+    return file_slices
 
 
 def _is_in(file_slice: FileSlice, paths: frozenset[Path]) -> bool:
-    made = file_slice.slice
-    return made is not None and any(file.path in paths for file in made.objects)
+    slice_file = file_slice.slice
+    return slice_file is not None and any(file.path in paths for file in slice_file.objects)
 
 
 def _release(table_log: TableLog, name: str) -> bool:
@@ -324,9 +336,9 @@ def _clean(table_log: TableLog, progress: OnStage, *, expire: bool) -> CleanResu
     return run_clean(table_log, retain, None, None, dry_run=False, progress=progress)
 
 
-def _why(needed: NeededNow, path: Path, parsed: ParsedPath) -> str:
+def _explain_remains(needs: CurrentNeeds, path: Path, parsed: ParsedPath) -> str:
     """Why an object with an erased key is there."""
-    if not is_needed(needed.needed, path, parsed):
+    if not is_needed(needs.needed, path, parsed):
         return "a process that was ended still wrote it, or has not released it: run the erase again"
-    names = ", ".join(f"{holder.what} {holder.name}" for holder in needed.held)
+    names = ", ".join(f"{holder.what} {holder.name}" for holder in needs.holders)
     return f"a snapshot needs it that was taken or kept meanwhile{': ' + names if names else ''}: run the erase again"

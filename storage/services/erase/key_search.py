@@ -60,22 +60,22 @@ class KeySearch:
     vector: KeyVector
     forms: frozenset[Any]
     progress: OnStage = field(default=unobserved, repr=False, compare=False)
-    _known: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
+    _results: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, env: Environment, schema: TableSchema, given: KeyRows, progress: OnStage = unobserved) -> KeySearch:
+    def of(cls, env: Environment, schema: TableSchema, key_rows: KeyRows, progress: OnStage = unobserved) -> KeySearch:
         """A search for given keys.
 
         Args:
             env: Environment of the table.
             schema: The newest schema.
-            given: The keys, see `weft.storage.read.plan.pruning.KeyRows`.
+            key_rows: The keys, see `weft.storage.read.plan.pruning.KeyRows`.
             progress: Called with the number of files that were searched.
 
         Raises:
             InvalidInput: There are no keys, or a key has another type or number of columns, or contains null.
         """
-        column = keys.one_array(sort_keys(schema, key_columns(schema, key_table(schema, given))))
+        column = keys.one_array(sort_keys(schema, key_columns(schema, key_table(schema, key_rows))))
         if len(column) == 0:
             raise InvalidInput("there are no keys to erase", hint="give at least one key")
         forms = frozenset(encode_scalar(value) for value in column.to_pylist())
@@ -84,7 +84,7 @@ class KeySearch:
     def __len__(self) -> int:
         return len(self.vector)
 
-    def afresh(self) -> KeySearch:
+    def without_results(self) -> KeySearch:
         """A search for the same keys that has read nothing."""
         return KeySearch(self.env, self.schema, self.vector, self.forms)
 
@@ -103,13 +103,13 @@ class KeySearch:
         Raises:
             CorruptData: A file is missing or damaged.
         """
-        files = {file.path: file for made in state.slices.values() for file in made.objects}
-        unread = [file for file in files.values() if file.path not in self._known]
+        files = {file.path: file for slice_file in state.slices.values() for file in slice_file.objects}
+        unread = [file for file in files.values() if file.path not in self._results]
         for start in range(0, len(unread), FOOTERS_AT_ONCE):
-            several = unread[start : start + FOOTERS_AT_ONCE]
-            for file, footer in zip(several, read_footers(self.env, several), strict=True):
-                self._known[file.path] = self._in_slice_file(file, footer)
-        return [path for path in files if self._known[path]]
+            batch = unread[start : start + FOOTERS_AT_ONCE]
+            for file, footer in zip(batch, read_footers(self.env, batch), strict=True):
+                self._results[file.path] = self._in_slice_file(file, footer)
+        return [path for path in files if self._results[path]]
 
     def in_logs(self, table_log: TableLog, state: TableState, lanes: Seqs) -> list[Path]:
         """Fold files with these keys, and log files of commits after `TableState.covered`; found by index, then rows.
@@ -124,13 +124,13 @@ class KeySearch:
 
     def _in_slice_file(self, file: FileRef, footer: Footer) -> bool:
         spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))
-        chosen = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
+        row_groups = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
         with _decoding(file.path):
-            return bool(chosen) and self._in_parquet(file.path, file.size, chosen)
+            return bool(row_groups) and self._in_parquet(file.path, file.size, row_groups)
 
     def _in_log_file(self, file: LogFile, index: LogIndex) -> bool:
         path, size = file.file.path, file.file.size
-        return self._remembered(path, lambda: self._in_blocks(index) and self.in_object(_DATA_FILE, path, size))
+        return self._search_once(path, lambda: self._in_blocks(index) and self.in_object(_DATA_FILE, path, size))
 
     def _in_blocks(self, index: LogIndex) -> bool:
         blocks = zip(index.blocks.key_min, index.blocks.key_max, strict=True)
@@ -142,8 +142,8 @@ class KeySearch:
         kind = self.schema.slice.field(self.schema.sort_column).type
         return pa.int64() if pa.types.is_integer(kind) else kind
 
-    def _any_between(self, least: Any, largest: Any) -> bool:
-        return keys.any_within(self.vector, keys.key_vector(pa.array([least, largest], self._sort_type)))
+    def _any_between(self, smallest: Any, largest: Any) -> bool:
+        return keys.any_within(self.vector, keys.key_vector(pa.array([smallest, largest], self._sort_type)))
 
     def in_object(self, parsed: ParsedPath, path: Path, size: int) -> bool:
         """Whether a stored object has one of the keys. Reads all of it that can have keys.
@@ -160,9 +160,9 @@ class KeySearch:
         with _decoding(path):
             match parsed.kind:
                 case Kind.BASE | Kind.SHADOW | Kind.OVERLAY:
-                    return self._remembered(path, lambda: self._in_parquet(path, size))
+                    return self._search_once(path, lambda: self._in_parquet(path, size))
                 case Kind.LOG | Kind.FOLD:
-                    return self._remembered(path, lambda: self._in_arrow(path, size))
+                    return self._search_once(path, lambda: self._in_arrow(path, size))
             with normalise_errors(path):
                 data = self.env.store.get(path)
             if data is None:
@@ -185,11 +185,11 @@ class KeySearch:
         text = state_json(data) or data[data.index(b"{") :]
         return has_key_bound(json.loads(text), self.forms)
 
-    def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
-        if path not in self._known:
-            self._known[path] = read()
-            self.progress(Stage("looking for the keys", len(self._known), None, "objects"))
-        return self._known[path]
+    def _search_once(self, path: Path, search_object: Callable[[], bool]) -> bool:
+        if path not in self._results:
+            self._results[path] = search_object()
+            self.progress(Stage("looking for the keys", len(self._results), None, "objects"))
+        return self._results[path]
 
     def _in_parquet(self, path: Path, size: int, row_groups: Iterable[int] | None = None) -> bool:
         with self.env.store.open_input(path, size) as source, pq.ParquetFile(source) as parquet:
@@ -203,10 +203,10 @@ class KeySearch:
             return any(self._in_rows(reader.get_batch(number)) for number in range(reader.num_record_batches))
 
     def _in_rows(self, rows: pa.Table | pa.RecordBatch) -> bool:
-        columns = {name: self._adapted(name, keys.one_array(rows.column(name))) for name in self.schema.key}
+        columns = {name: self._cast_key_column(name, keys.one_array(rows.column(name))) for name in self.schema.key}
         return bool(keys.find(self.vector, keys.key_vector(sort_keys(self.schema, columns)))[1].any())
 
-    def _adapted(self, name: str, column: pa.Array) -> pa.Array:
+    def _cast_key_column(self, name: str, column: pa.Array) -> pa.Array:
         """A key column of a file. An older file may have a narrower type; a file that is newer than the search, a wider
         one, which the key vector has room for.
         """

@@ -99,16 +99,16 @@ def prove(
             unread.append(path)
             continue
         try:
-            found = parsed.kind not in _WITHOUT_KEYS and search.in_object(parsed, path, size)
+            has_key = parsed.kind not in _WITHOUT_KEYS and search.in_object(parsed, path, size)
         except MissingFile:
             continue  # deleted since it was listed
         except CorruptData as error:
             remains.append(Remains(path, parsed.kind, f"it cannot be read: {error.message}"))
             continue
         read[parsed.kind] = read.get(parsed.kind, Tally()).plus(size)
-        if found and boundary.is_before(parsed):
+        if has_key and boundary.is_before(parsed):
             newer.append(path)
-        elif found:
+        elif has_key:
             remains.append(Remains(path, parsed.kind, why(path, parsed)))
     return Proof(read, tuple(remains), tuple(newer), tuple(unread))
 
@@ -126,11 +126,11 @@ class _Objects:
         archive then.
         """
         for root in (*_ROOTS, Path(ARCHIVE)):
-            found = [(Path(f"{root}/{name}"), size) for name, size in self._store.list(root)]
+            objects = [(Path(f"{root}/{name}"), size) for name, size in self._store.list(root)]
             if root != ARCHIVE:
-                found = [(path, size) for path, size in found if not path.startswith(f"{ARCHIVE}/")]
-            self.listed += len(found)
-            yield from found
+                objects = [(path, size) for path, size in objects if not path.startswith(f"{ARCHIVE}/")]
+            self.listed += len(objects)
+            yield from objects
 
 
 def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:

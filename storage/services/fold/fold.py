@@ -92,9 +92,9 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
         CorruptData: A file is missing or damaged; the table is unchanged.
         SnapshotExpired: The snapshot has expired, or cleaning has aborted the fold as abandoned.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     folds = plan_folds(snapshot.state, snapshot.files)
-    published: frozenset[FileGroup] = frozenset()
+    published_groups: frozenset[FileGroup] = frozenset()
     reason = ""
     files: list[_FoldFile] = []
     if folds:
@@ -102,27 +102,35 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
             runs = list(cut_runs(folds, snapshot.table_schema, table_log.env.tuning.fold_file_bytes))
             tasks = [FoldTask.of(snapshot, plan, [fold.ranges for fold in run]) for run in runs]
-            for run, task, made in zip(runs, tasks, execute(tasks), strict=True):
+            for run, task, fold_file in zip(runs, tasks, execute(tasks), strict=True):
                 # Of shared ranges a file group may have no row: a fold of it would live until it gets one.
-                with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in made.groups)
-                files.append(_FoldFile(with_rows, made.file))
-                plan.unpublished.update(stored.path for stored in (made.file.objects if made.file else ()))
+                with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in fold_file.groups)
+                files.append(_FoldFile(with_rows, fold_file.file))
+                plan.unpublished.update(
+                    stored_file.path for stored_file in (fold_file.file.objects if fold_file.file else ())
+                )
                 yield task.bytes
             folds = [fold for file in files for fold in file.folds]
-            published, reason = _publish(table_log, snapshot, plan, files)
-        unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
-        delete_files(table_log.store, (stored.path for file in unused for stored in file.objects))
-    read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
-    used = [made.file.file for made in files if made.file is not None and made.has_any(published)]
+            published_groups, reason = _publish(table_log, snapshot, plan, files)
+        unused = [
+            fold_file.file
+            for fold_file in files
+            if fold_file.file is not None and not fold_file.has_any(published_groups)
+        ]
+        delete_files(table_log.store, (stored_file.path for file in unused for stored_file in file.objects))
+    files_read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
+    published_files = [
+        fold_file.file.file for fold_file in files if fold_file.file is not None and fold_file.has_any(published_groups)
+    ]
     return FoldResult(
-        done=tuple(fold.group for fold in folds if fold.group in published),
-        skipped={fold.group: reason for fold in folds if fold.group not in published},
-        commits=len({(file.lane, file.seq) for file in read if not file.is_fold}),
-        rows=sum(file.rows for file in used),
-        files_read=len(read),
+        done=tuple(fold.group for fold in folds if fold.group in published_groups),
+        skipped={fold.group: reason for fold in folds if fold.group not in published_groups},
+        commits=len({(file.lane, file.seq) for file in files_read if not file.is_fold}),
+        rows=sum(file.rows for file in published_files),
+        files_read=len(files_read),
         bytes_read=sum(fold.ranges.log_bytes for fold in folds),
-        bytes_written=sum(file.size for file in used),
-        seconds=time.monotonic() - started,
+        bytes_written=sum(file.size for file in published_files),
+        seconds=time.monotonic() - start_time,
     )
 
 
@@ -130,32 +138,34 @@ def _publish(
     table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, files: list[_FoldFile]
 ) -> tuple[frozenset[FileGroup], str]:
     """Publish the FOLD (rule F3); returns its file groups, and why it does not have the others."""
-    to = dict(snapshot.cut.lanes)
+    fold_end = dict(snapshot.cut.lanes)
     folds = [fold for file in files for fold in file.folds]
-    kept: list[GroupFold] = []
+    accepted: list[GroupFold] = []
     reason = _OVERTAKEN
 
     def build(state: TableState) -> Fold | Abort | None:
         nonlocal reason
-        kept.clear()
+        accepted.clear()
         if plan.plan_id not in state.plans:
             reason = PLAN_CLOSED
             return None
         overlapped = state.overlapped([fold.group for fold in folds])
-        kept.extend(fold for fold in folds if fold.group not in overlapped and may_publish(state, fold.folded, to))
+        accepted.extend(
+            fold for fold in folds if fold.group not in overlapped and may_publish(state, fold.folded, fold_end)
+        )
         header = table_log.header(state)
-        if not kept:
+        if not accepted:
             return Abort(**header, plan_id=plan.plan_id, reason="compactions or other folds published all of it first")
-        groups = frozenset(fold.group for fold in kept)
-        whole = len(kept) == len(folds) and still_covered(snapshot.state, state, to)
+        groups = frozenset(fold.group for fold in accepted)
+        is_complete = len(accepted) == len(folds) and still_covered(snapshot.state, state, fold_end)
         return Fold(
             **header,
             plan_id=plan.plan_id,
-            to=to,
-            covered=to if whole else {},
-            files=[made.file for made in files if made.file is not None and made.has_any(groups)],
-            file_groups=[fold.folded for fold in kept],
+            to=fold_end,
+            covered=fold_end if is_complete else {},
+            files=[fold_file.file for fold_file in files if fold_file.file is not None and fold_file.has_any(groups)],
+            file_groups=[fold.folded for fold in accepted],
         )
 
     table_log.publish(build)
-    return frozenset(fold.group for fold in kept), reason
+    return frozenset(fold.group for fold in accepted), reason

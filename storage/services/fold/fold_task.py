@@ -63,14 +63,14 @@ class FoldTask(SnapshotTask):
     def _write(self) -> FoldedRows:
         schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
-        wanted = frozenset((*columns, names.OP, names.SUPPLIED))
+        read_columns = frozenset((*columns, names.OP, names.SUPPLIED))
         runs = list(self._runs(together=not loaded))
         ranges = [combine_slices(run) for run in runs]
-        logs = LogReader(self.env, schema, self.files, ranges, [wanted] * len(ranges), loaded)
+        logs = LogReader(self.env, schema, self.files, ranges, [read_columns] * len(ranges), loaded)
         collapsed = (
             (run, logs.collapse(combined, schema.groups, columns)) for run, combined in zip(runs, ranges, strict=True)
         )
-        states = [([each.group for each in run], state) for run, state in collapsed if state is not None]
+        states = [([file_slice.group for file_slice in run], state) for run, state in collapsed if state is not None]
         file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 
@@ -78,7 +78,10 @@ class FoldTask(SnapshotTask):
         """File groups that are merged together, as in `weft.storage.services.compaction.merge_steps`."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
-        sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
+        sizes = [
+            fold_bytes(self.schema, file_slice) if together and not file_slice.shared else alone
+            for file_slice in self.slices
+        ]
         return cut_by_size(self.slices, sizes, limit)
 
 

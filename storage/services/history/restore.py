@@ -59,13 +59,13 @@ class RestoreResult(Shown):
     before: dict[LaneName, int] = field(default_factory=dict)
 
 
-def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> RestoreResult:
+def restore(table_log: TableLog, target: TableState, target_cut: Cut, label: str) -> RestoreResult:
     """Restore the table to a snapshot; all writers are fenced.
 
     Args:
         table_log: The table's log.
         target: The table state of the snapshot.
-        at: Its cut.
+        target_cut: Its cut.
         label: The request in words, for the log.
 
     Raises:
@@ -74,8 +74,8 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
     """
 
     def build(state: TableState) -> Intent:
-        check_promised(state, at)
-        last_kept = {lane: at.lanes.get(lane, 0) for lane in state.lanes}
+        check_promised(state, target_cut)
+        last_kept = {lane: target_cut.lanes.get(lane, 0) for lane in state.lanes}
         return _intent(table_log, state, state.lanes.values(), target, last_kept, target.rolled_back, label)
 
     return _restore(table_log, build)
@@ -93,9 +93,9 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
     """Roll back what one stream has committed, see `weft.Table.undo`."""
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
-        when, find_point = since, _at_cut(table_log, since)
+        point_text, find_point = since, _undo_point_of_cut(table_log, since)
     else:
-        when, find_point = since.isoformat(), _at_time(table_log, milliseconds(since) - 1)
+        point_text, find_point = since.isoformat(), _undo_point_of_time(table_log, milliseconds(since) - 1)
     point = _UndoPoint({}, {})
 
     def build(state: TableState) -> Intent:
@@ -113,31 +113,31 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
                 f"commits of {stream!r} since {since} are in the slices, and the slices before those have expired",
                 hint="send corrections as new events, or restore a savepoint",
             )
-        label = f"undo of {stream} since {when}"
+        label = f"undo of {stream} since {point_text}"
         return _intent(table_log, state, lanes, target, point.last_kept, state.rolled_back, label)
 
     result = _restore(table_log, build)
     # Includes closed lanes without rolled-back entries, which the result leaves out.
     certain = {lane: point.certain.get(lane, 0) for lane in point.last_kept}
-    doubt = {lane: (certain[lane] + 1, kept) for lane, kept in point.last_kept.items() if certain[lane] < kept}
+    doubt = {lane: (certain[lane] + 1, last) for lane, last in point.last_kept.items() if certain[lane] < last}
     return replace(result, in_doubt=doubt)
 
 
-def _at_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    at = table_log.exact_cut(named_cut(table_log, since))[1]
+def _undo_point_of_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+    kept_cut = table_log.exact_cut(named_cut(table_log, since))[1]
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         state = table_log.refresh()
-        if at.table < state.complete_from:
+        if kept_cut.table < state.complete_from:
             # It may have expired meanwhile. Then lanes with later commits may have been retired.
-            check_promised(state, at)
-        last_kept = {lane: at.lanes.get(lane, 0) for lane in lanes}
+            check_promised(state, kept_cut)
+        last_kept = {lane: kept_cut.lanes.get(lane, 0) for lane in lanes}
         return _UndoPoint(last_kept, last_kept)
 
     return find
 
 
-def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+def _undo_point_of_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
     """``limit_ms``: the last millisecond that is kept."""
     moment = find_moment(table_log, limit_ms)
     if moment is not None and not moment.settled:
@@ -236,12 +236,12 @@ def _intent(
     spans: dict[LaneName, list[Span]] = {}
     open_lanes = []
     for lane in lanes:
-        name, kept = lane.name, last_kept[lane.name]
-        spans[name] = [(after, min(until, kept)) for after, until in rolled_back.get(name, ()) if after < kept]
+        name, last = lane.name, last_kept[lane.name]
+        spans[name] = [(after, min(until, last)) for after, until in rolled_back.get(name, ()) if after < last]
         if lane.closed is None:
             open_lanes.append(name)
-        elif lane.closed > kept:
-            spans[name].append((kept, lane.closed))  # no writer can claim a closed lane: no claim is needed
+        elif lane.closed > last:
+            spans[name].append((last, lane.closed))  # no writer can claim a closed lane: no claim is needed
     return Intent(
         **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},
@@ -262,30 +262,35 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     complete_fencing_barrier(table_log)
     # Another process may have completed the restore, and later entries may exist.
     later = read_table_lane(table_log.commit_log, intent.seq)
-    done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
-    kept = dict(intent.restore.last_kept)
-    ends = dict(done.heads)
+    done_entry = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
+    last_kept = dict(intent.restore.last_kept)
+    ends = dict(done_entry.heads)
     # A closed lane gets no claim: its last span is what this restore rolled back, unless it was rolled back before.
-    before = table_log.at(intent.seq - 1)
+    state_before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
-        if lane in kept or not spans or tuple(spans) == before.rolled_back.get(lane, ()):
+        if lane in last_kept or not spans or tuple(spans) == state_before.rolled_back.get(lane, ()):
             continue
-        if spans[-1][1] == before.lanes[lane].closed:
-            kept[lane], ends[lane] = spans[-1]
-    old = {lane: _within(before.rolled_back.get(lane, ()), kept[lane], end) for lane, end in ends.items()}
-    new = {lane: subtract_spans([(kept[lane], end - (lane in done.heads))], old[lane]) for lane, end in ends.items()}
+        if spans[-1][1] == state_before.lanes[lane].closed:
+            last_kept[lane], ends[lane] = spans[-1]
+    earlier_spans = {
+        lane: _within(state_before.rolled_back.get(lane, ()), last_kept[lane], end) for lane, end in ends.items()
+    }
+    new_spans = {
+        lane: subtract_spans([(last_kept[lane], end - (lane in done_entry.heads))], earlier_spans[lane])
+        for lane, end in ends.items()
+    }
     return RestoreResult(
-        entry=done.seq,
-        kept=kept,
-        rolled_back={lane: end - kept[lane] - _length(old[lane]) for lane, end in ends.items()},
-        kept_ms={lane: _committed_ms(table_log, lane, seq) for lane, seq in kept.items() if seq},
+        entry=done_entry.seq,
+        kept=last_kept,
+        rolled_back={lane: end - last_kept[lane] - _length(earlier_spans[lane]) for lane, end in ends.items()},
+        kept_ms={lane: _committed_ms(table_log, lane, seq) for lane, seq in last_kept.items() if seq},
         rolled_back_ms={
             lane: (_committed_ms(table_log, lane, spans[0][0] + 1), _committed_ms(table_log, lane, spans[-1][1]))
-            for lane, spans in new.items()
+            for lane, spans in new_spans.items()
             if spans
         },
         in_doubt={},
-        before={lane: _length(spans) for lane, spans in old.items() if spans},
+        before={lane: _length(spans) for lane, spans in earlier_spans.items() if spans},
     )
 
 
@@ -313,9 +318,9 @@ def _publish_intent(table_log: TableLog, build: Callable[[TableState], Intent]) 
 
     for _ in range(MAX_TRIES):
         complete_fencing_barrier(table_log)
-        published = table_log.publish(build_alone)
-        if published is not None:
-            return published
+        intent = table_log.publish(build_alone)
+        if intent is not None:
+            return intent
     raise Conflict(
         f"{MAX_TRIES} other restores, undos or closes of this table were faster",
         hint="find out who else restores this table",

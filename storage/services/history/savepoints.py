@@ -44,7 +44,7 @@ class SavepointInfo(Shown):
     made_at_ms: int
 
 
-def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -> SavepointInfo:
+def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str) -> SavepointInfo:
     """Keep a snapshot under a name.
 
     Raises:
@@ -55,28 +55,30 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
     """
     _check_name(name)
     if name in table_log.refresh().savepoints:
-        raise _taken(name)
-    placed: dict[str, tuple[TableLog, str]] = {}
+        raise _name_conflict(name)
+    created: dict[str, tuple[TableLog, str]] = {}
     try:
-        kept: dict[str, KeptReference] = {}
-        for each in found.references:
-            log, at = each.files.table_log, each.files.at
-            if log.store.uri not in placed:
+        references: dict[str, KeptReference] = {}
+        for bound in snapshot.references:
+            other_log, cut = bound.files.table_log, bound.files.at
+            if other_log.store.uri not in created:
                 # A random part, because another process may make a savepoint of the same name at the same time.
-                chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
-                _publish(log, chosen, at, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
-                placed[log.store.uri] = (log, chosen)
-            _, chosen = placed[log.store.uri]
-            kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
+                other_name = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
+                _publish(other_log, other_name, cut, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
+                created[other_log.store.uri] = (other_log, other_name)
+            _, other_name = created[other_log.store.uri]
+            references[bound.reference.name] = KeptReference(
+                table=cut.table, lanes=dict(cut.lanes), savepoint=other_name
+            )
     except TableError:
-        _release_all(placed)
+        _release_all(created)
         raise
     try:
-        made = _publish(table_log, name, found.at, note, kept)
+        entry = _publish(table_log, name, snapshot.at, note, references)
     except (Conflict, SnapshotExpired):
-        _release_all(placed)
+        _release_all(created)
         raise  # after any other error it may have been published, and need those of the referenced tables
-    return SavepointInfo(name, found.cut, note, made.committed_at_ms)
+    return SavepointInfo(name, snapshot.cut, note, entry.committed_at_ms)
 
 
 def _check_name(name: str) -> None:
@@ -92,53 +94,53 @@ def _check_name(name: str) -> None:
         )
 
 
-def _release_all(placed: Mapping[str, tuple[TableLog, str]]) -> None:
-    for log, name in placed.values():
+def _release_all(created: Mapping[str, tuple[TableLog, str]]) -> None:
+    for log, name in created.values():
         _release(log, name)
 
 
-def _publish(table_log: TableLog, name: str, at: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
+def _publish(table_log: TableLog, name: str, cut: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
     def build(state: TableState) -> Savepoint:
         if name in state.savepoints:
-            raise _taken(name)
+            raise _name_conflict(name)
         # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: a snapshot that is retained when the SAVEPOINT is
         # published stays retained.
-        check_promised(state, at)
+        check_promised(state, cut)
         return Savepoint(
             **table_log.header(state),
             name=name,
-            table=at.table,
-            lanes=dict(at.lanes),
+            table=cut.table,
+            lanes=dict(cut.lanes),
             note=note,
             references=dict(references),
         )
 
-    made = table_log.publish(build)
-    assert made is not None, "a SAVEPOINT is published or refused"
-    return made
+    entry = table_log.publish(build)
+    assert entry is not None, "a SAVEPOINT is published or refused"
+    return entry
 
 
-def _taken(name: str) -> Conflict:
+def _name_conflict(name: str) -> Conflict:
     return Conflict(f"the table already has a savepoint {name!r}", hint="choose another name, or release it")
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
     """Release a savepoint, see `weft.Table.release_savepoint`."""
-    kept = find_savepoint(table_log.refresh(), name)
+    savepoint = find_savepoint(table_log.refresh(), name)
     # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
-    known = table_log.at(kept.at.table).schema.reference_by_name if kept.references else {}
+    references_by_name = table_log.at(savepoint.at.table).schema.reference_by_name if savepoint.references else {}
     _release(table_log, name)
-    for reference, of_table in kept.references.items():
-        other = table_log.env.of_table(known[reference].table)
+    for reference, kept_reference in savepoint.references.items():
+        other_env = table_log.env.of_table(references_by_name[reference].table)
         with contextlib.suppress(NotFound):  # released already: references to one table share it
-            _release(TableLog.of(other), of_table.savepoint)
+            _release(TableLog.of(other_env), kept_reference.savepoint)
 
 
-def find_dependent(kept: LiveSavepoint) -> str | None:
+def find_dependent(savepoint: LiveSavepoint) -> str | None:
     """What cannot be read any more once a savepoint is released; None if weft made it for nothing else."""
-    if kept.note.startswith(_FOR_SAVEPOINT):
-        return kept.note.removeprefix("for ")
-    return f"the table {kept.note}" if kept.note.startswith(PUBLISHED_AS) else None
+    if savepoint.note.startswith(_FOR_SAVEPOINT):
+        return savepoint.note.removeprefix("for ")
+    return f"the table {savepoint.note}" if savepoint.note.startswith(PUBLISHED_AS) else None
 
 
 def _release(table_log: TableLog, name: str) -> None:
@@ -152,6 +154,6 @@ def _release(table_log: TableLog, name: str) -> None:
 def list_savepoints(state: TableState) -> list[SavepointInfo]:
     """All savepoints, oldest first."""
     return [
-        SavepointInfo(name, joined_cut(kept.at, kept.references), kept.note, kept.committed_at_ms)
-        for name, kept in state.savepoints.items()
+        SavepointInfo(name, joined_cut(savepoint.at, savepoint.references), savepoint.note, savepoint.committed_at_ms)
+        for name, savepoint in state.savepoints.items()
     ]

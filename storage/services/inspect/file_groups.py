@@ -53,11 +53,11 @@ def stored_files(snapshot: Snapshot) -> list[StoredFile]:
     Raises:
         SnapshotExpired: The snapshot has expired.
     """
-    stored: dict[str, StoredFile] = {}
+    files_by_path: dict[str, StoredFile] = {}
     for file in (file for file_slice in snapshot.slices for file in _files_of(snapshot, file_slice)):
-        groups = stored[file.path].file_groups + 1 if file.path in stored else 1
-        stored[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
-    return [stored[path] for path in sorted(stored)]
+        groups = files_by_path[file.path].file_groups + 1 if file.path in files_by_path else 1
+        files_by_path[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
+    return [files_by_path[path] for path in sorted(files_by_path)]
 
 
 def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
@@ -80,18 +80,18 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
 
 
 def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]:
-    if (made := file_slice.slice) is not None:
+    if (slice_file := file_slice.slice) is not None:
         files: list[tuple[_Kind, FileRef | None, int]] = [
-            ("base", made.base, made.base_rows),
-            ("shadow", made.shadow, made.shadow_rows),
-            *(("overlay", overlay.file, overlay.file.rows) for overlay in made.overlays),
+            ("base", slice_file.base, slice_file.base_rows),
+            ("shadow", slice_file.shadow, slice_file.shadow_rows),
+            *(("overlay", overlay.file, overlay.file.rows) for overlay in slice_file.overlays),
         ]
         yield from (StoredFile(file.path, kind, rows, file.rows, file.size) for kind, file, rows in files if file)
     for number in np.unique(file_slice.file).tolist():
-        live, chosen = snapshot.files[number], file_slice.file == number
+        live, is_in_file = snapshot.files[number], file_slice.file == number
         log = live.file.file
         kind: _Kind = "fold" if live.is_fold else "log"
-        block, start, rows = file_slice.block[chosen], file_slice.start[chosen], file_slice.rows[chosen]
+        block, start, rows = file_slice.block[is_in_file], file_slice.start[is_in_file], file_slice.rows[is_in_file]
         blocks = tuple(zip(block.tolist(), start.tolist(), rows.tolist(), strict=True))
         yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, blocks)
 
@@ -106,7 +106,11 @@ def waiting_since(snapshot: Snapshot) -> dict[str, int]:
         StoreUnavailable: The store does not answer.
     """
     log = snapshot.table_log.commit_log
-    made = {(file.lane, file.seq): log.entry(file.lane, file.seq) for file in snapshot.files}
-    entries = (made[file.lane, file.seq] for file in snapshot.files)
+    entry_of_commit = {(file.lane, file.seq): log.entry(file.lane, file.seq) for file in snapshot.files}
+    entries = (entry_of_commit[file.lane, file.seq] for file in snapshot.files)
     times = np.array([_LAST if entry is None else entry.committed_at_ms for entry in entries], np.int64)
-    return {str(each.group): int(times[each.file].min()) for each in snapshot.slices if len(each.file)}
+    return {
+        str(file_slice.group): int(times[file_slice.file].min())
+        for file_slice in snapshot.slices
+        if len(file_slice.file)
+    }

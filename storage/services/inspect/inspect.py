@@ -199,9 +199,9 @@ class Inspection:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Inspection:
         """Inspect a given snapshot. What is not in the log, such as heartbeats, is that of now."""
-        made = cls.__new__(cls)
-        made._inspect(snapshot)  # noqa: SLF001 - of this class
-        return made
+        inspection = cls.__new__(cls)
+        inspection._inspect(snapshot)  # noqa: SLF001 - of this class
+        return inspection
 
     def _inspect(self, snapshot: Snapshot) -> None:
         self._table_log, self._state = snapshot.table_log, snapshot.state
@@ -224,11 +224,11 @@ class Inspection:
             schema=self._state.schema,
             cut=str(self._joined_cut()),
             file_groups=len(slices),
-            rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
+            rows_in_base=sum(file_slice.slice.base_rows for file_slice in slices if file_slice.slice),
             events_in_logs=log_rows(slices),
             unsplit_groups=len(other_bits(slices, self._state.schema.bucket_bits)),
-            base_bytes=sum(s.base_bytes for s in slices),
-            log_bytes=sum(s.log_bytes for s in slices),
+            base_bytes=sum(file_slice.base_bytes for file_slice in slices),
+            log_bytes=sum(file_slice.log_bytes for file_slice in slices),
             commits=sum(self._lanes.values()),
             commits_waiting=len({(file.lane, file.seq) for file in files}),
             compactions_open=len(self._state.plans),
@@ -246,42 +246,42 @@ class Inspection:
 
     def streams(self) -> list[StreamReport]:
         """Watermarks of each stream and group, in the order of the schema."""
-        now = self._table_log.clock.now_ms()
-        return [stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
+        now_ms = self._table_log.clock.now_ms()
+        return [stream_report(mark, now_ms) for groups in self._watermarks.values() for mark in groups.values()]
 
     def timeline(self, limit: int | None = None) -> list[TimelineEntry]:
         """The newest entries of all lanes, newest first; all entries without a limit."""
         if limit is None:
             limit = self._state.head + sum(self._lanes.values())
-        found = self._newest(TABLE_LANE, self._state.head, limit)
+        entries = self._newest(TABLE_LANE, self._state.head, limit)
         for lane, head in self._lanes.items():
-            found.extend(self._newest(lane, head, limit))
-        found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
+            entries.extend(self._newest(lane, head, limit))
+        entries.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
         return [
             _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
-            for entry in found[:limit]
+            for entry in entries[:limit]
         ]
 
     def heads(self) -> dict[LaneName, int]:
         """The last entry of each lane in the snapshot, "" for the table lane."""
         return {TABLE_LANE: self._state.head, **self._lanes}
 
-    def entries(self, wanted: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
+    def entries(self, spans: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
         """The entries after + 1, ..., until of lanes, in order, read side by side. They are not kept in memory.
 
         Args:
-            wanted: (after, until) by lane.
+            spans: (after, until) by lane.
 
         Raises:
             CorruptData: One of them is missing or damaged.
         """
-        found = self._table_log.commit_log.uncached().read_tails(dict(wanted))
+        tails = self._table_log.commit_log.uncached().read_tails(dict(spans))
         return {
             lane: [
                 _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
                 for entry in entries
             ]
-            for lane, entries in found.items()
+            for lane, entries in tails.items()
         }
 
     def plan_of(self, path: str) -> TimelineEntry | None:
@@ -304,18 +304,18 @@ class Inspection:
         """Every file group, in order."""
         files = self._snapshot.files
         reports = []
-        for s in self._snapshot.slices:
-            numbers = set(s.file.tolist())
+        for file_slice in self._snapshot.slices:
+            numbers = set(file_slice.file.tolist())
             reports.append(
                 FileReport(
-                    file_group=str(s.group),
-                    base_rows=s.slice.base_rows if s.slice else 0,
-                    base_bytes=s.slice.base_bytes if s.slice else 0,
-                    shadow_rows=s.slice.shadow_rows if s.slice else 0,
-                    shadow_bytes=s.slice.shadow_bytes if s.slice else 0,
+                    file_group=str(file_slice.group),
+                    base_rows=file_slice.slice.base_rows if file_slice.slice else 0,
+                    base_bytes=file_slice.slice.base_bytes if file_slice.slice else 0,
+                    shadow_rows=file_slice.slice.shadow_rows if file_slice.slice else 0,
+                    shadow_bytes=file_slice.slice.shadow_bytes if file_slice.slice else 0,
                     log_files=len(numbers),
-                    log_rows=int(s.rows.sum()),
-                    log_bytes=s.log_bytes,
+                    log_rows=int(file_slice.rows.sum()),
+                    log_bytes=file_slice.log_bytes,
                     commits=len({(files[i].lane, files[i].seq) for i in numbers}),
                 )
             )
@@ -323,19 +323,21 @@ class Inspection:
 
     def lanes(self) -> list[LaneReport]:
         """Every lane, in the order in which they were added."""
-        waiting: dict[LaneName, int] = {}
+        rows_waiting: dict[LaneName, int] = {}
         for file in self._snapshot.files:
-            waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
-        beats = newest_heartbeats(self._table_log.store)
-        return [self._lane(lane, waiting.get(lane, 0), beats.get(lane)) for lane in self._state.lanes]
+            rows_waiting[file.lane] = rows_waiting.get(file.lane, 0) + file.file.file.rows
+        heartbeats = newest_heartbeats(self._table_log.store)
+        return [self._lane(lane, rows_waiting.get(lane, 0), heartbeats.get(lane)) for lane in self._state.lanes]
 
-    def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
+    def _lane(self, lane: LaneName, rows_waiting: int, heartbeat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, self._table_log.env.tuning.inspected_entries)
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         claim = newest_claim(self._table_log.commit_log, lane, head)
         # A heartbeat of an older claim was left by a writer that was fenced or died.
-        present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
+        present_heartbeat = (
+            heartbeat if heartbeat is not None and claim is not None and heartbeat.epoch >= claim.epoch else None
+        )
         stream = self._state.lanes[lane].stream
         promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
         report = LaneReport(
@@ -344,12 +346,12 @@ class Inspection:
             head=head,
             rows=sum(entry.rows for entry in data),
             rows_complete=head <= self._table_log.env.tuning.inspected_entries,
-            rows_waiting=waiting,
+            rows_waiting=rows_waiting,
             closed=self._state.lanes[lane].closed is not None,
             finished=bool(newest) and is_finished(newest[-1], self._state.rolled_back),
             for_batch=claim is not None and claim.for_batch,
-            writer=self._writer(claim, present),
-            heartbeat_at_ms=present.at_ms if present else None,
+            writer=self._writer(claim, present_heartbeat),
+            heartbeat_at_ms=present_heartbeat.at_ms if present_heartbeat else None,
             watermarks={group: encode_scalar(mark.value) for group, mark in promises.items()},
             late=sum(mark.late for mark in promises.values()),
         )
@@ -366,12 +368,12 @@ class Inspection:
         """Whether a restore or an undo has rolled a commit back."""
         return in_spans(self._state.rolled_back.get(entry.lane, ()), entry.seq)
 
-    def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
+    def _writer(self, claim: Claim | None, heartbeat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
         if claim is None:
             return "never"
-        if beat is None:
+        if heartbeat is None:
             return "closed"
-        return "live" if self._table_log.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
+        return "live" if self._table_log.clock.now_ms() - heartbeat.at_ms <= SILENT_AFTER_MS else "silent"
 
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
         """The last entries of a lane, in ascending order."""
@@ -379,7 +381,7 @@ class Inspection:
 
 
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
-    files, rows = _made_visible(entry)
+    files, rows = _published_files(entry)
     return TimelineEntry(
         committed_at_ms=entry.committed_at_ms,
         lane=entry.lane,
@@ -396,12 +398,12 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
     )
 
 
-def _made_visible(entry: Entry) -> tuple[list[FileRef], int | None]:
+def _published_files(entry: Entry) -> tuple[list[FileRef], int | None]:
     """The files that an entry makes visible, each once, and the number of rows; None for kinds that have no files."""
     match entry:
         case Base():
-            shared = {file.path: file for made in entry.slices for file in made.objects}
-            return list(shared.values()), sum(made.base_rows for made in entry.slices)
+            shared = {file.path: file for slice_file in entry.slices for file in slice_file.objects}
+            return list(shared.values()), sum(slice_file.base_rows for slice_file in entry.slices)
         case Fold() | Data():
             files = [file.file for file in entry.files]
             return files, sum(file.rows for file in files)
@@ -439,18 +441,18 @@ def _detail(entry: Entry) -> str:
             note = f": {entry.note}" if entry.note else ""
             return f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
         case Intent():
-            what = entry.restore.label if entry.restore is not None else "closing"
-            return f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
+            purpose = entry.restore.label if entry.restore is not None else "closing"
+            return f"{purpose} begins, for lanes {', '.join(entry.lanes) or 'none'}"
         case Mark():
             return f"mark: times before it are settled, with {counted(sum(entry.lanes.values()), 'entry')} of lanes"
         case CleanIntent():
-            reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
-            archived = f"; old entries may be archived up to {reached}" if reached else ""
+            ends = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+            archived = f"; old entries may be archived up to {ends}" if ends else ""
             return f"snapshots before entry {entry.oldest_retained} expire{archived}"
         case Claim():
             barrier = f" for entry {entry.intent} of the table lane" if entry.intent else ""
-            what = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
-            return f"claim {entry.epoch} by {entry.owner}{barrier}{what}"
+            purpose = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
+            return f"claim {entry.epoch} by {entry.owner}{barrier}{purpose}"
         case Data():
             batch = f", batch {entry.batch}" if entry.query_id else ""
             ignored = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""

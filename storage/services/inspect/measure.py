@@ -118,10 +118,10 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: 
         StoreUnavailable: The store does not answer.
     """
     slices, files, state = snapshot.slices, snapshot.files, snapshot.state
-    with_base = [each for each in slices if each.base_bytes]
-    base_bytes = sum(each.base_bytes for each in slices)
-    reads = [read_amplification(each, files) for each in with_base]
-    fetched = sum(factor * each.base_bytes for factor, each in zip(reads, with_base, strict=True))
+    with_base = [file_slice for file_slice in slices if file_slice.base_bytes]
+    base_bytes = sum(file_slice.base_bytes for file_slice in slices)
+    reads = [read_amplification(file_slice, files) for file_slice in with_base]
+    fetched = sum(factor * file_slice.base_bytes for factor, file_slice in zip(reads, with_base, strict=True))
     due = None if policy is None else find_due(snapshot, policy).values()
     entries = {TABLE_LANE: state.head, **snapshot.cut.lanes}
     bits = snapshot.table_schema.bucket_bits
@@ -133,13 +133,13 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: 
         log_files=len(files),
         commits_waiting=len({(file.lane, file.seq) for file in files}),
         events_waiting=log_rows(slices),
-        base_rows=sum(each.slice.base_rows for each in slices if each.slice),
+        base_rows=sum(file_slice.slice.base_rows for file_slice in slices if file_slice.slice),
         base_bytes=base_bytes,
-        log_bytes=sum(each.log_bytes for each in slices),
+        log_bytes=sum(file_slice.log_bytes for file_slice in slices),
         read_amplification=fetched / base_bytes if base_bytes else None,
         max_read_amplification=max(reads, default=None),
         due_groups=None if due is None else len(due),
-        due_bytes=None if due is None else sum(each.bytes for each in due),
+        due_bytes=None if due is None else sum(work.bytes for work in due),
         plans_open=len(state.plans),
         log_objects=_log_objects(snapshot, entries),
         entries=entries,
@@ -169,9 +169,9 @@ def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: in
         CorruptData: A file is missing or damaged.
         StoreUnavailable: The store does not answer.
     """
-    waiting = [each for each in snapshot.slices if 0 < int(each.rows.sum()) <= max_events]
-    chosen = max(waiting, key=lambda each: int(each.rows.sum()), default=None)
-    counts = np.zeros(3, np.int64) if chosen is None else _count_arrivals(snapshot, chosen)
+    candidates = [file_slice for file_slice in snapshot.slices if 0 < int(file_slice.rows.sum()) <= max_events]
+    sampled = max(candidates, key=lambda file_slice: int(file_slice.rows.sum()), default=None)
+    counts = np.zeros(3, np.int64) if sampled is None else _count_arrivals(snapshot, sampled)
     events, late, ties = counts.tolist()
     return TableSample(_fill(snapshot, max_files), events, late, ties)
 
@@ -179,22 +179,24 @@ def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: in
 def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
     env, schema = snapshot.table_log.env, snapshot.table_schema
     bases: dict[Path, tuple[FileRef, Sequence[Overlay]]] = {
-        each.slice.base.path: (each.slice.base, each.slice.overlays)
-        for each in snapshot.slices
-        if each.slice and each.slice.base
+        file_slice.slice.base.path: (file_slice.slice.base, file_slice.slice.overlays)
+        for file_slice in snapshot.slices
+        if file_slice.slice and file_slice.slice.base
     }
-    chosen = list(bases.values())[:: max(1, -(-len(bases) // max_files))]
-    rows = sum(base.rows for base, _ in chosen)
+    sampled_bases = list(bases.values())[:: max(1, -(-len(bases) // max_files))]
+    rows = sum(base.rows for base, _ in sampled_bases)
     if not rows:
         return {}
-    files = {file.path: file for base, overlays in chosen for file in (base, *(each.file for each in overlays))}
+    files = {
+        file.path: file for base, overlays in sampled_bases for file in (base, *(overlay.file for overlay in overlays))
+    }
     footers = dict(zip(files, read_footers(env, list(files.values())), strict=True))
     present: Counter[str] = Counter()
-    for base, overlays in chosen:
+    for base, overlays in sampled_bases:
         for group in schema.groups:
             arrival = names.arrival(group.id)
-            (found,) = files_of_columns(schema, base, overlays, [arrival])
-            present[group.name] += _present_rows(footers[found.file.path], arrival)
+            (column_file,) = files_of_columns(schema, base, overlays, [arrival])
+            present[group.name] += _present_rows(footers[column_file.file.path], arrival)
     return {group.name: present[group.name] / rows for group in schema.groups}
 
 
@@ -204,32 +206,35 @@ def _present_rows(footer: Footer, column: str) -> int:
     if leaf is None:
         return 0
     row_groups = (footer.metadata.row_group(number) for number in range(footer.metadata.num_row_groups))
-    return sum(each.num_rows - each.column(leaf).statistics.null_count for each in row_groups)
+    return sum(row_group.num_rows - row_group.column(leaf).statistics.null_count for row_group in row_groups)
 
 
 def _count_arrivals(snapshot: Snapshot, file_slice: FileSlice) -> Counts:
     """(events, late, ties) of the waiting events of one file group, see `TableSample`."""
     schema, env = snapshot.table_schema, snapshot.table_log.env
     groups = [group for group in schema.groups if group.ordering]
-    wanted = {*schema.key, schema.sort_column, names.OP, *(name for group in groups for name in group.ordering)}
+    columns = {*schema.key, schema.sort_column, names.OP, *(name for group in groups for name in group.ordering)}
     work = read_task([file_slice], snapshot.files)
     loaded = mergers.load(schema, env.mergers)
-    ranges = list(LogReader(env, schema, work.files, work.slices, [wanted], loaded).events(work.slices[0]))
+    ranges = list(LogReader(env, schema, work.files, work.slices, [columns], loaded).events(work.slices[0]))
     counts = np.zeros(3, np.int64)
     for group in groups:
-        touching = [each for each in ranges if group.id in each.groups]
-        if touching:
-            counts += _arrivals_of_group(touching, group)
+        group_ranges = [log_range for log_range in ranges if group.id in log_range.groups]
+        if group_ranges:
+            counts += _arrivals_of_group(group_ranges, group)
     return counts
 
 
 def _arrivals_of_group(ranges: Sequence[LogRange], group: Group) -> Counts:
     """(events, late, ties) of one group; the events of a key are in version order within ``ranges``."""
-    values = [pa.concat_arrays([each.columns[name] for each in ranges]) for name in group.ordering]
-    vector = keys.concat([each.keys for each in ranges])
-    without = ordering.all_null(values)
-    if without is not None:  # such events do not touch the group
-        vector, values = keys.take(vector, ~without), [column.filter(pa.array(~without)) for column in values]
+    values = [pa.concat_arrays([log_range.columns[name] for log_range in ranges]) for name in group.ordering]
+    vector = keys.concat([log_range.keys for log_range in ranges])
+    has_no_version = ordering.all_null(values)
+    if has_no_version is not None:  # such events do not touch the group
+        vector, values = (
+            keys.take(vector, ~has_no_version),
+            [column.filter(pa.array(~has_no_version)) for column in values],
+        )
     if not len(vector):
         return np.zeros(3, np.int64)
     order, ordered = keys.in_order(vector)

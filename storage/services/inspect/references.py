@@ -56,11 +56,11 @@ def inspect_references(env: Environment, schema: TableSchema) -> Iterator[Refere
     """
     for reference in schema.references:
         try:
-            yield _inspected(env, schema, reference)
+            yield _inspect_reference(env, schema, reference)
         except TableError as error:
             field = f"references.{reference.name}"
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
-            yield replace(_named(env, reference), problem=message, hint=error.hint, guide=error.guide)
+            yield replace(_new_report(env, reference), problem=message, hint=error.hint, guide=error.guide)
 
 
 def reference_reports(
@@ -76,7 +76,7 @@ def reference_reports(
     return list(inspect_references(open_environment(uri, storage_options), schema))
 
 
-def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
+def _inspect_reference(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
     state = referenced_state(env, reference)
     if reference.table_id:  # a configuration has none
         check_table_id(reference, state.table_id)
@@ -84,13 +84,13 @@ def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> R
     table_log = TableLog.of(env.of_table(reference.table))
     state, cut, _ = table_log.newest_cut()
     groups = {state.schema.group_of_column[name].name for name in reference.columns if name not in state.schema.key}
-    found = read_watermarks(table_log.commit_log, state, cut)
-    now = table_log.clock.now_ms()
-    marks = (mark for of_stream in found.values() for name, mark in of_stream.items() if name in groups)
+    watermarks = read_watermarks(table_log.commit_log, state, cut)
+    now_ms = table_log.clock.now_ms()
+    marks = (mark for stream_marks in watermarks.values() for name, mark in stream_marks.items() if name in groups)
     return replace(
-        _named(env, reference),
+        _new_report(env, reference),
         kept_since_ms=_kept_since(table_log, state),
-        streams=tuple(stream_report(mark, now) for mark in marks),
+        streams=tuple(stream_report(mark, now_ms) for mark in marks),
     )
 
 
@@ -103,7 +103,7 @@ def _kept_since(table_log: TableLog, state: TableState) -> int | None:
     return None if entry is None else entry.committed_at_ms
 
 
-def _named(env: Environment, reference: Reference) -> ReferenceReport:
+def _new_report(env: Environment, reference: Reference) -> ReferenceReport:
     try:
         location = env.of_table(reference.table).store.uri
     except TableError:  # of an unknown kind of store

@@ -40,7 +40,7 @@ def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
         CorruptData: An entry is missing or damaged.
     """
     table_log, state = snapshot.table_log, snapshot.state
-    found = [SnapshotPoint(str(snapshot.cut), state.committed_at_ms, "newest", "", readable=True)]
+    points = [SnapshotPoint(str(snapshot.cut), state.committed_at_ms, "newest", "", readable=True)]
     for last in range(state.head, 0, -_PAGE):
         for entry in reversed(table_log.commit_log.read_after(TABLE_LANE, max(0, last - _PAGE), last)):
             kind: Literal["savepoint", "compaction", "mark"]
@@ -53,5 +53,5 @@ def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
                 cut, kind, name = Cut(entry.seq, entry.lanes), "mark", ""
             else:
                 continue
-            found.append(SnapshotPoint(str(cut), entry.committed_at_ms, kind, name, state.keeps(cut)))
-    return found
+            points.append(SnapshotPoint(str(cut), entry.committed_at_ms, kind, name, state.keeps(cut)))
+    return points

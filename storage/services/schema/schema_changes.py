@@ -45,8 +45,8 @@ def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, An
             return None
         return schema_entry(table_log, state, schema, words)
 
-    published = table_log.publish(build)
-    return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)
+    entry = table_log.publish(build)
+    return SchemaChange(table_log.refresh().schema_rev if entry is None else entry.seq, entry is not None)
 
 
 def apply_changes(
@@ -60,44 +60,50 @@ def apply_changes(
         changes: The changes, in order: each may build on those before it.
         slot: The slot of the entry that will have the changed schema.
     """
-    words, changed = [], schema
+    words, edited = [], schema
     for change in changes:
-        before, changed = changed, _apply(table_log.env, changed, change, slot)
-        if changed != before:
+        previous, edited = edited, _apply(table_log.env, edited, change, slot)
+        if edited != previous:
             words.append(change.words())
-    return _with_slots(schema, changed, slot), "; ".join(words)  # a column may be as it was before
+    return _with_slots(schema, edited, slot), "; ".join(words)  # a column may be as it was before
 
 
 def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
-    before, config = configuration(schema), configuration(schema)
+    config_before, config = configuration(schema), configuration(schema)
     change.edit(config, schema)
     resolved = change.name if isinstance(change, AddReference | DropReference) else None
-    wanted = resolve_references(env, load_config(config), [r for r in schema.references if r.name != resolved])
-    if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(before)) is not None:
+    edited = resolve_references(
+        env, load_config(config), [reference for reference in schema.references if reference.name != resolved]
+    )
+    if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(config_before)) is not None:
         check_same(
-            f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(wanted)) or {}
+            f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(edited)) or {}
         )
-    known = schema.reference_by_name.get(resolved or "")
-    if isinstance(change, AddReference) and known and wanted.reference(change.name).table_id != known.table_id:
+    existing = schema.reference_by_name.get(resolved or "")
+    if isinstance(change, AddReference) and existing and edited.reference(change.name).table_id != existing.table_id:
         raise Conflict(
             f"reference {change.name!r} already exists, to another table that was at {change.table} before",
             hint="drop the reference, then add it again",
         )
-    added = tuple(group for group in wanted.groups if group.name not in schema.group_by_name)
-    mergers.load(replace(wanted, groups=added), env.mergers)
-    return _with_slots(schema, wanted, slot)
+    new_groups = tuple(group for group in edited.groups if group.name not in schema.group_by_name)
+    mergers.load(replace(edited, groups=new_groups), env.mergers)
+    return _with_slots(schema, edited, slot)
 
 
-def _with_slots(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
+def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableSchema:
     """Record the slot of the schema's entry in its new and changed columns, so that readers recognise older files."""
     columns = []
-    for column in wanted.columns:
-        old = before.column_by_name.get(column.name)
-        if old is None:
+    for column in edited.columns:
+        old_column = previous.column_by_name.get(column.name)
+        if old_column is None:
             columns.append(replace(column, since=slot, changed=slot))
             continue
-        assert old.id == column.id, "ids never change"
-        same = old.type == column.type and encode_scalar(old.default) == encode_scalar(column.default)
+        assert old_column.id == column.id, "ids never change"
+        same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
         # The old default of an unchanged column, so that schemas are equal: NaN is not equal to itself.
-        columns.append(replace(old, comment=column.comment) if same else replace(column, since=old.since, changed=slot))
-    return replace(wanted, columns=tuple(columns), created_bits=before.created_bits)
+        columns.append(
+            replace(old_column, comment=column.comment)
+            if same
+            else replace(column, since=old_column.since, changed=slot)
+        )
+    return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)

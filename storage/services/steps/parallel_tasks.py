@@ -40,28 +40,28 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
 
     def execute(tasks: Iterable[Task[T]], /) -> Iterator[T]:
         source = iter(tasks)
-        started: deque[tuple[Future[T], int]] = deque()
-        following: Task[T] | None = None
+        submitted: deque[tuple[Future[T], int]] = deque()
+        next_task: Task[T] | None = None
         pool = ThreadPoolExecutor(threads, thread_name_prefix="weft-task")
         try:
             while True:
-                while started and started[0][0].done():
-                    yield started.popleft()[0].result()
-                running = {future: needed for future, needed in started if not future.done()}
-                failed = any(future not in running and future.exception() is not None for future, _ in started)
-                while len(running) < threads and not failed:
-                    if following is None:
-                        following = next(source, None)
-                    if following is None:
+                while submitted and submitted[0][0].done():
+                    yield submitted.popleft()[0].result()
+                running = {future: task_bytes for future, task_bytes in submitted if not future.done()}
+                has_failed = any(future not in running and future.exception() is not None for future, _ in submitted)
+                while len(running) < threads and not has_failed:
+                    if next_task is None:
+                        next_task = next(source, None)
+                    if next_task is None:
                         break
-                    needed = following.memory_bytes
-                    if running and memory_bytes is not None and needed + sum(running.values()) > memory_bytes:
+                    task_bytes = next_task.memory_bytes
+                    if running and memory_bytes is not None and task_bytes + sum(running.values()) > memory_bytes:
                         break
-                    future = pool.submit(following.run)
-                    started.append((future, needed))
-                    running[future] = needed
-                    following = None
-                if not started:
+                    future = pool.submit(next_task.run)
+                    submitted.append((future, task_bytes))
+                    running[future] = task_bytes
+                    next_task = None
+                if not submitted:
                     return
                 # Any of them, so that a slow one does not keep the others from being followed by the next.
                 wait(running, return_when=FIRST_COMPLETED)

@@ -39,30 +39,30 @@ def unobserved(_: Stage, /) -> None:
     """Nobody looks."""
 
 
-def counted(items: Iterable[T], report: OnStage, what: str, total: Callable[[], int | None]) -> Iterator[T]:
+def counted(items: Iterable[T], report: OnStage, activity: str, total: Callable[[], int | None]) -> Iterator[T]:
     """The same items. Reports their number after every `EVERY`-th, and at the end.
 
     Args:
         items: The objects that the stage works on.
         report: Gets the stages.
-        what: What is done.
+        activity: What is done.
         total: Called with each report: the number of all items, as far as it is known.
     """
-    done = 0
+    count = 0
     for item in items:
         yield item
-        done += 1
-        if done % EVERY == 0:
-            report(Stage(what, done, total(), "objects"))
-    if done:
-        report(Stage(what, done, done, "objects"))
+        count += 1
+        if count % EVERY == 0:
+            report(Stage(activity, count, total(), "objects"))
+    if count:
+        report(Stage(activity, count, count, "objects"))
 
 
-def run_reported(tasks: Sequence[Task[T]], execute: Execute, report: OnStage, what: str) -> Iterator[T]:
+def run_reported(tasks: Sequence[Task[T]], execute: Execute, report: OnStage, activity: str) -> Iterator[T]:
     """The results of tasks, in order. Reports the stored bytes that they have read."""
-    total, done = sum(task.bytes for task in tasks), 0
-    report(Stage(what, 0, total, "bytes"))
-    for task, made in zip(tasks, execute(tasks), strict=True):
-        done += task.bytes
-        report(Stage(what, done, total, "bytes"))
-        yield made
+    total, bytes_read = sum(task.bytes for task in tasks), 0
+    report(Stage(activity, 0, total, "bytes"))
+    for task, result in zip(tasks, execute(tasks), strict=True):
+        bytes_read += task.bytes
+        report(Stage(activity, bytes_read, total, "bytes"))
+        yield result

@@ -24,13 +24,13 @@ Function: TypeAlias = Callable[[pa.Array], pa.Array | pa.ChunkedArray]
 
 @dataclass(frozen=True, slots=True)
 class WithoutKeys:
-    """Rows with some keys are left out; ``removed``: ascending and distinct values of the sort column."""
+    """Rows with some keys are left out; ``vector``: ascending and distinct values of the sort column."""
 
-    removed: KeyVector
+    vector: KeyVector
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
-        return _without(rows, keys.find(self.removed, keys.key_vector(rows[schema.sort_column]))[1])
+        return _drop_rows(rows, keys.find(self.vector, keys.key_vector(rows[schema.sort_column]))[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +52,30 @@ class NewValues:
             InvalidInput: The function failed, or its result does not fit the column.
             MemoryError, OSError: The function raised it.
         """
-        stored = rows[self.column]
-        present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
-        places = np.flatnonzero(np.asarray(present) & np.asarray(stored.is_valid()))
-        if len(places) == 0:
+        column = rows[self.column]
+        is_present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
+        positions = np.flatnonzero(np.asarray(is_present) & np.asarray(column.is_valid()))
+        if len(positions) == 0:
             return rows
-        return {**rows, self.column: scatter(stored, places, self._values(stored.take(pa.array(places))))}
+        return {**rows, self.column: scatter(column, positions, self._values(column.take(pa.array(positions))))}
 
-    def _values(self, before: pa.Array) -> pa.Array:
-        where = f"the function for column {self.column!r}"
+    def _values(self, values: pa.Array) -> pa.Array:
+        subject = f"the function for column {self.column!r}"
         try:
-            after = self.function(before)
+            new_values = self.function(values)
         except (TableError, MemoryError, OSError):
             raise
         except Exception as error:
-            raise InvalidInput(f"{where} failed: {error!r}", hint="nothing was changed") from error
-        if not isinstance(after, pa.Array | pa.ChunkedArray) or len(after) != len(before):
+            raise InvalidInput(f"{subject} failed: {error!r}", hint="nothing was changed") from error
+        if not isinstance(new_values, pa.Array | pa.ChunkedArray) or len(new_values) != len(values):
             raise InvalidInput(
-                f"{where} did not return one value for each of {len(before)} values",
+                f"{subject} did not return one value for each of {len(values)} values",
                 hint="it is given an array, and returns an array of the same length",
             )
         try:
-            return keys.one_array(after).cast(before.type)
+            return keys.one_array(new_values).cast(values.type)
         except pa.ArrowException as error:
-            raise InvalidInput(f"the result of {where} is not {before.type}: {error}", hint="cast it") from error
+            raise InvalidInput(f"the result of {subject} is not {values.type}: {error}", hint="cast it") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,13 @@ class WithoutOldDeletes:
         group = schema.group(self.group)
         floor = rows[names.floor_ordering(group.id, 0)]
         is_old = np.asarray(pc.fill_null(pc.less(floor, pa.scalar(self.before, floor.type)), fill_value=True))
-        others = [field.name for other in schema.groups if other.id != group.id for field in schema.state_fields(other)]
+        other_fields = [
+            field.name for other in schema.groups if other.id != group.id for field in schema.state_fields(other)
+        ]
         drop = is_old & np.asarray(rows[names.floor_arrival(group.id)].is_valid())
-        for name in (names.arrival(group.id), *others):
+        for name in (names.arrival(group.id), *other_fields):
             drop &= np.asarray(rows[name].is_null())
-        return _without(rows, drop)
+        return _drop_rows(rows, drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +119,10 @@ class WithoutOldRows:
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
         column = rows[self.column]
-        present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
+        is_present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
         is_old = pc.fill_null(pc.less(column, pa.scalar(self.before, column.type)), fill_value=False)
-        drop = np.asarray(is_old) & np.asarray(present) & visible_rows(rows, schema)
-        return _without(rows, drop)
+        drop = np.asarray(is_old) & np.asarray(is_present) & visible_rows(rows, schema)
+        return _drop_rows(rows, drop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,10 @@ class WithoutExpired:
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
         """The rows that remain."""
-        return _without(rows, expired(schema, rows, self.limits))
+        return _drop_rows(rows, expired(schema, rows, self.limits))
 
 
-def _without(rows: Arrays, drop: keys.Mask) -> Arrays:
+def _drop_rows(rows: Arrays, drop: keys.Mask) -> Arrays:
     return take_rows(rows, ~drop) if drop.any() else rows
 
 

@@ -36,19 +36,19 @@ class ServicePlan:
         plan_id: Its id.
         slot: Slot of its PLAN in the table lane, which is part of the names of its files.
         unpublished: Files that were written for the plan and that no entry can name yet.
-        before: State of the table that its PLAN follows; None if it is not known.
+        previous_state: State of the table that its PLAN follows; None if it is not known.
         reserves: Whether it has reserved the table.
     """
 
     plan_id: str
     slot: int
     unpublished: set[Path] = field(default_factory=set)
-    before: TableState | None = None
+    previous_state: TableState | None = None
     reserves: bool = False
 
 
 @contextlib.contextmanager
-def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 0) -> Iterator[ServicePlan]:
+def open_plan(table_log: TableLog, cut: Cut, file_groups: int, reserve_ms: int = 0) -> Iterator[ServicePlan]:
     """Publish a PLAN; if the work inside fails, publish an ABORT and delete its unpublished files (rule K4).
 
     The error of the work is raised even if the ABORT fails. Then the error has a note that says so: the plan stays
@@ -56,7 +56,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
 
     Args:
         table_log: The table's log.
-        at: Cut of the snapshot that is read.
+        cut: Cut of the snapshot that is read.
         file_groups: Number of file groups that are rewritten.
         reserve_ms: Reserve the table for this long (`weft.storage.core.plan.reservation`); 0: no reservation.
 
@@ -65,7 +65,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
             and its files were deleted.
         Conflict: The table was restored since then, or keys were erased: the snapshot contains rows that are gone.
     """
-    plan = _publish_plan(table_log, at, file_groups, reserve_ms)
+    plan = _publish_plan(table_log, cut, file_groups, reserve_ms)
     try:
         yield plan
     except CommitUnknown:
@@ -84,32 +84,34 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
         raise
 
 
-def _publish_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int) -> ServicePlan:
+def _publish_plan(table_log: TableLog, cut: Cut, file_groups: int, reserve_ms: int) -> ServicePlan:
     plan_id = table_log.env.ids.new()
-    before: TableState | None = None
+    previous_state: TableState | None = None
 
     def build(state: TableState) -> Plan:
-        nonlocal before
-        before = state
-        if at.table < state.oldest_retained:
-            raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
-        if at.table < state.oldest_continued:
+        nonlocal previous_state
+        previous_state = state
+        if cut.table < state.oldest_retained:
+            raise SnapshotExpired(f"snapshot {cut} of the compaction or fold has expired", hint="start it again")
+        if cut.table < state.oldest_continued:
             # After a restore the old slices are the newest ones again, and a slice that was rewritten may have the cut
             # of its parent. So comparing parents would not detect either.
-            what = "restored" if at.table < state.restored else "rewritten"
-            raise Conflict(f"the table was {what} since snapshot {at} of the compaction or fold", hint="start it again")
+            change = "restored" if cut.table < state.restored else "rewritten"
+            raise Conflict(
+                f"the table was {change} since snapshot {cut} of the compaction or fold", hint="start it again"
+            )
         return Plan(
             **table_log.header(state),
             plan_id=plan_id,
-            table=at.table,
-            cut=dict(at.lanes),
+            table=cut.table,
+            cut=dict(cut.lanes),
             file_groups=file_groups,
             reserves_ms=reserve_ms,
         )
 
-    published = table_log.publish(build)
-    assert published is not None, "a PLAN is always published"
-    return ServicePlan(plan_id, published.seq, before=before, reserves=reserve_ms > 0)
+    entry = table_log.publish(build)
+    assert entry is not None, "a PLAN is always published"
+    return ServicePlan(plan_id, entry.seq, previous_state=previous_state, reserves=reserve_ms > 0)
 
 
 def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
@@ -160,8 +162,8 @@ def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot, int], T | 
         began_ms = table_log.clock.now_ms()
         snapshot = Snapshot(table_log, *table_log.newest_cut())
         with contextlib.suppress(Conflict, SnapshotExpired):  # a restore, an erase or a clean came between
-            if (done := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
-                return snapshot, done
+            if (result := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
+                return snapshot, result
         longest_ms = max(longest_ms, table_log.clock.now_ms() - began_ms)
     raise Conflict(
         f"other compactions, folds or restores published first in each of {MAX_ATTEMPTS} attempts",

@@ -37,13 +37,13 @@ class SnapshotTask:
     plan: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **others: Any) -> Self:
-        """The task of some file groups; ``others`` are the attributes of a subclass."""
+    def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **attributes: Any) -> Self:
+        """The task of some file groups; ``attributes`` are the attributes of a subclass."""
         work = read_task(slices, snapshot.files)
         env, schema = snapshot.table_log.env, snapshot.table_schema
-        return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **others)
+        return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **attributes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        needed = dataclasses.replace(self, slices=slices, files=files)
-        return type(self), tuple(getattr(needed, field.name) for field in dataclasses.fields(needed))
+        reduced = dataclasses.replace(self, slices=slices, files=files)
+        return type(self), tuple(getattr(reduced, field.name) for field in dataclasses.fields(reduced))

@@ -23,24 +23,26 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
         findings: Takes what is found.
     """
     logs: dict[str, TableLog] = {}  # of referenced tables: each is opened and read once
-    for name, kept in state.savepoints.items():
-        if not kept.references:
+    for name, savepoint in state.savepoints.items():
+        if not savepoint.references:
             continue
-        at = findings.at(f"savepoint {name}")
+        place = findings.at(f"savepoint {name}")
         try:
-            known = table_log.at(kept.at.table).schema.reference_by_name
+            references_by_name = table_log.at(savepoint.at.table).schema.reference_by_name
         except TableError:
             continue  # the table lane is damaged, which is a finding already
-        for reference, needed in kept.references.items():
-            wanted, location = needed.at, known[reference].table
+        for reference, kept_reference in savepoint.references.items():
+            cut, location = kept_reference.at, references_by_name[reference].table
             findings.count("referenced snapshots")
             try:
                 if location not in logs:
                     logs[location] = TableLog.of(table_log.env.of_table(location))
-                snapshot_at(logs[location], str(wanted))
+                snapshot_at(logs[location], str(cut))
             except SnapshotExpired as error:  # an erase of keys expires savepoints, for example
-                what = f"reads of columns of reference {reference!r} fail: {wanted} of table {location} is expired"
-                at.info(f"{what}: {error.message}", "release the savepoint if nobody reads the other columns of it")
+                message = f"reads of columns of reference {reference!r} fail: {cut} of table {location} is expired"
+                place.info(
+                    f"{message}: {error.message}", "release the savepoint if nobody reads the other columns of it"
+                )
             except TableError as error:
-                what = f"it needs {wanted} of reference {reference!r}, table {location}, which cannot be read"
-                at.warning(f"{what}: {error.message}", _HINT)
+                message = f"it needs {cut} of reference {reference!r}, table {location}, which cannot be read"
+                place.warning(f"{message}: {error.message}", _HINT)

@@ -34,30 +34,32 @@ OnArrivals = Callable[[pa.Array, Place], object]
 def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
     """Whether a file has the bytes that were written; reports a problem."""
     findings.count("files")
-    at = findings.at(file.path)
+    place = findings.at(file.path)
     try:
         with store.open_input(file.path, file.size) as source:
-            whole = position = 0
+            checksum = position = 0
             while chunk := source.read_at(min(CHUNK_BYTES, file.size - position), position):
-                whole = crc32(chunk, whole)
+                checksum = crc32(chunk, checksum)
                 position += len(chunk)
             tail = crc32(source.read_at(file.tail_size, file.size - file.tail_size))
     except (CorruptData, OSError) as error:
-        at.damage("S7", f"{error.message if isinstance(error, CorruptData) else error}; reading it fails")
+        place.damage("S7", f"{error.message if isinstance(error, CorruptData) else error}; reading it fails")
         return False
     findings.count("bytes", file.size)
-    intact = (position, whole, tail) == (file.size, file.crc32, file.tail_crc32)
+    intact = (position, checksum, tail) == (file.size, file.crc32, file.tail_crc32)
     if not intact:
-        at.damage("S7", "its checksum is not the one that was written: reading the damaged part fails")
+        place.damage("S7", "its checksum is not the one that was written: reading the damaged part fails")
     return intact
 
 
-def columns_to_read(schema: TableSchema, groups: Iterable[Group], present: Iterable[str], *more: str) -> list[str]:
-    """The columns of ``present`` that checks need: keys, first ordering columns, hidden state, and ``more``."""
-    wanted = {*schema.key, schema.sort_column, *more}
+def columns_to_read(
+    schema: TableSchema, groups: Iterable[Group], existing_columns: Iterable[str], *other_columns: str
+) -> list[str]:
+    """The existing columns that checks need: keys, first ordering columns, hidden state, and ``other_columns``."""
+    needed_columns = {*schema.key, schema.sort_column, *other_columns}
     for group in groups:
-        wanted.update(group.ordering[:1], (field.name for field in schema.state_fields(group)))
-    return [name for name in present if name in wanted]
+        needed_columns.update(group.ordering[:1], (field.name for field in schema.state_fields(group)))
+    return [name for name in existing_columns if name in needed_columns]
 
 
 def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
@@ -72,24 +74,24 @@ def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGr
     return home
 
 
-def sample(schema: TableSchema, rows: Arrays, chosen: Mask) -> str:
+def sample(schema: TableSchema, rows: Arrays, mask: Mask) -> str:
     """The keys of the first few chosen rows, and the number of the others."""
-    shown = [
+    examples = [
         "(" + ", ".join(f"{name}={rows[name][i].as_py()!r}" for name in schema.key) + ")"
-        for i in np.flatnonzero(chosen)[:SAMPLE].tolist()
+        for i in np.flatnonzero(mask)[:SAMPLE].tolist()
     ]
-    more = int(chosen.sum()) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    others = int(mask.sum()) - len(examples)
+    return ", ".join(examples) + (f" and {others} more" if others else "")
 
 
 class RowChecker:
     """Checks the rows of one file or part of a file, in the order in which they are stored."""
 
     def __init__(
-        self, schema: TableSchema, groups: Sequence[Group], at: Place, on_arrivals: OnArrivals, *, distinct: bool
+        self, schema: TableSchema, groups: Sequence[Group], place: Place, on_arrivals: OnArrivals, *, distinct: bool
     ) -> None:
         """``groups``: column groups of the file; ``distinct``: each key has only one row."""
-        self._schema, self._groups, self._at, self._on_arrivals = schema, groups, at, on_arrivals
+        self._schema, self._groups, self._place, self._on_arrivals = schema, groups, place, on_arrivals
         self._distinct = distinct
         self._numbers: dict[FileGroup, int] = {}
         self._last: tuple[KeyVector, Indices] | None = None
@@ -99,7 +101,7 @@ class RowChecker:
         rows: Arrays,
         stored_for: Sequence[FileGroup],
         counts: Sequence[int],
-        *more: tuple[str, Mask, str],
+        *other_checks: tuple[str, Mask, str],
         prefix: str = "",
     ) -> KeyVector:
         """Check the next rows, and return their keys.
@@ -108,7 +110,7 @@ class RowChecker:
             rows: Columns by name.
             stored_for: File groups of these rows, in order.
             counts: Number of rows of each file group.
-            more: More checks: (invariant, rows that violate it, what is wrong).
+            other_checks: More checks: (invariant, rows that violate it, what is wrong).
             prefix: Start of each finding's text.
         """
         schema = self._schema
@@ -120,13 +122,13 @@ class RowChecker:
             ("S15", self._misordered(vector, stored_for, counts), f"keys are not ascending{twice}: readers miss some"),
             ("S15", _wrong_sort_key(schema, rows), "the sort key is not that of the key columns: readers miss some"),
         ]
-        for invariant, wrong, what in (*checks, *more):
+        for invariant, wrong, message in (*checks, *other_checks):
             if wrong.any():
-                self._at.bad_content(invariant, f"{prefix}{what}: {sample(schema, rows, wrong)}")
+                self._place.bad_content(invariant, f"{prefix}{message}: {sample(schema, rows, wrong)}")
         for group in self._groups:
             for name in (names.arrival(group.id), names.floor_arrival(group.id), names.top_arrival(group.id)):
                 if name in rows:
-                    self._on_arrivals(rows[name], self._at)
+                    self._on_arrivals(rows[name], self._place)
         return vector
 
     def _misordered(self, vector: KeyVector, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
@@ -138,8 +140,8 @@ class RowChecker:
             vector, number = keys.concat([last_key, vector]), np.concatenate([last_number, number])
             start = len(last_number)
         wrong = np.zeros(len(number), np.bool_)
-        less = pc.less_equal if self._distinct else pc.less
-        wrong[1:] = np.asarray(less(vector[1:], vector[:-1])) & (number[1:] == number[:-1])
+        compare = pc.less_equal if self._distinct else pc.less
+        wrong[1:] = np.asarray(compare(vector[1:], vector[:-1])) & (number[1:] == number[:-1])
         self._last = vector[-1:], number[-1:]
         return wrong[start:]
 

@@ -51,15 +51,15 @@ def read_sidecar(store: ObjectStore, sidecar: Sidecar, findings: Findings, conse
 def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int]:
     """The slots of a lane that are taken, ascending."""
     for attempt in range(2):
-        slots, chunks, others = _list(env, lane)
-        taken = sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks)))
+        slots, chunks, other_paths = _list(env, lane)
+        all_slots = sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks)))
         # A listing of a folder that is written to may miss objects that were created meanwhile.
-        if not taken or taken[-1] == len(taken):
-            return taken
+        if not all_slots or all_slots[-1] == len(all_slots):
+            return all_slots
         if attempt:
-            for path in others:
+            for path in other_paths:
                 findings.at(path).info("it is not an entry; it is ignored", "delete it, unless you need it")
-    return taken
+    return all_slots
 
 
 def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[str]]:
@@ -69,22 +69,25 @@ def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[st
     """
     slots: set[int] = set()
     chunks: set[int] = set()
-    others = []
-    for folder, parse, found in ((lane_folder(lane), parse_slot, slots), (archive_folder(lane), parse_archive, chunks)):
+    other_paths = []
+    for folder, parse, numbers in (
+        (lane_folder(lane), parse_slot, slots),
+        (archive_folder(lane), parse_archive, chunks),
+    ):
         for name, _ in env.store.list(folder):
             number = parse(name)
             if number:
-                found.add(number)
+                numbers.add(number)
             else:
-                others.append(f"{folder}/{name}")
-    return slots, chunks, others
+                other_paths.append(f"{folder}/{name}")
+    return slots, chunks, other_paths
 
 
 def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None:
     """Report objects in slots that are archived: not deleted yet, or written too late."""
     slots, chunks, _ = _list(env, lane)
     archives = Archives(env.store, env.tuning)
-    left = late = 0
+    duplicates = late = 0
     for seq in sorted(seq for seq in slots if archives.chunks.of(seq) in chunks):
         try:
             with normalise_errors(slot_path(lane, seq)):
@@ -93,13 +96,13 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
             continue  # reported where its entries are read
-        left, late = left + (same and data is not None), late + (not same)
-    at = findings.at(describe_lane(lane))
-    if left:
-        at.info(f"{left} entries are in their slots and in an archive: a clean has not finished", _CLEANED)
+        duplicates, late = duplicates + (same and data is not None), late + (not same)
+    place = findings.at(describe_lane(lane))
+    if duplicates:
+        place.info(f"{duplicates} entries are in their slots and in an archive: a clean has not finished", _CLEANED)
     if late:
-        what = f"{late} slots were written again after they were archived, by processes that had stalled"
-        at.info(what, _CLEANED)
+        message = f"{late} slots were written again after they were archived, by processes that had stalled"
+        place.info(message, _CLEANED)
 
 
 def read_slots(
@@ -109,16 +112,16 @@ def read_slots(
 
     For a gap, only the first slot is yielded. Lists that an entry keeps in a sidecar are not loaded.
     """
-    expected = 1
+    next_seq = 1
     reader = _SlotReader(env, lane, findings)
     for start in range(0, len(slots), AT_ONCE):
         part = slots[start : start + AT_ONCE]
         for seq, content in zip(part, reader.contents(part), strict=True):
-            if seq != expected:
-                reader.report_gap(expected, seq)
-                yield expected, None
+            if seq != next_seq:
+                reader.report_gap(next_seq, seq)
+                yield next_seq, None
             yield seq, reader.decode(seq, content)
-            expected = seq + 1
+            next_seq = seq + 1
             findings.count("entries")
             findings.done()
 
@@ -130,56 +133,59 @@ class _SlotReader:
         self._store, self._lane, self._findings = env.store, lane, findings
         self._archives = Archives(env.store, env.tuning)
         self._chunks = self._archives.chunks
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self._damaged: set[int] = set()
 
     def contents(self, slots: Sequence[int]) -> list[bytes | None]:
         """Bytes of the entry in each slot, None if it is missing."""
-        wanted = [(self._lane, seq) for seq in slots]
-        with normalise_errors(slot_path(*wanted[0])):
-            for chunk in sorted({self._chunks.of(seq) for seq in slots} - self._asked):
+        lane_slots = [(self._lane, seq) for seq in slots]
+        with normalise_errors(slot_path(*lane_slots[0])):
+            for chunk in sorted({self._chunks.of(seq) for seq in slots} - self._requested):
                 self._ask(chunk)
             try:
-                return self._archives.read(wanted)
+                return self._archives.read(lane_slots)
             except TableError:
-                return list(self._store.get_many([slot_path(*slot) for slot in wanted]))
+                return list(self._store.get_many([slot_path(*slot) for slot in lane_slots]))
 
     def _ask(self, chunk: int) -> None:
-        self._asked.add(chunk)
-        at = self._findings.at(archive_path(self._lane, chunk))
+        self._requested.add(chunk)
+        place = self._findings.at(archive_path(self._lane, chunk))
         try:
             if self._archives.ask([(self._lane, self._chunks.first_slot(chunk))]):
                 self._findings.count("archives")
         except CorruptData as error:
             self._damaged.add(chunk)
-            at.damage("S20", error.message)
+            place.damage("S20", error.message)
         except UnsupportedFormat as error:
             self._damaged.add(chunk)
-            at.warning(f"{error.message}: its entries cannot be checked", "verify with a newer version")
+            place.warning(f"{error.message}: its entries cannot be checked", "verify with a newer version")
 
     def decode(self, seq: int, data: bytes | None) -> Entry | Unresolved | None:
         """The entry in a slot; reports a problem, unless its cause is a damaged archive."""
-        at = self._findings.at(slot_path(self._lane, seq))
+        place = self._findings.at(slot_path(self._lane, seq))
         if data is None:
             if self._chunks.of(seq) not in self._damaged:
-                at.damage("S2", "the entry was listed, but is missing")
+                place.damage("S2", "the entry was listed, but is missing")
             return None
         try:
             return entries.decode_entry(data, self._lane, seq)
         except CorruptData as error:
-            at.damage("S1", f"{error.message}; readers and writers stop here")
+            place.damage("S1", f"{error.message}; readers and writers stop here")
         except UnsupportedFormat as error:
-            at.warning(f"{error.message}: it cannot be checked", "verify with the version that wrote it")
+            place.warning(f"{error.message}: it cannot be checked", "verify with the version that wrote it")
         return None
 
     def report_gap(self, first: int, following: int) -> None:
         """Report that the slots from ``first`` to the one before ``following`` are free."""
         chunk = self._chunks.of(first)
-        missing = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
-        what = f"{missing} missing, but later ones exist: readers stop at the gap, and later rows are not visible"
+        subject = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
+        message = f"{subject} missing, but later ones exist: readers stop at the gap, and later rows are not visible"
         if first == self._chunks.first_slot(chunk) and following > self._chunks.last_slot(chunk):
-            at, what = archive_path(self._lane, chunk), f"{what}; if they were archived, this archive is missing"
+            path, message = (
+                archive_path(self._lane, chunk),
+                f"{message}; if they were archived, this archive is missing",
+            )
             hint = "restore this archive, or the entries, from a copy of the store"
-            self._findings.at(at).damage("S2", what, hint)
+            self._findings.at(path).damage("S2", message, hint)
         else:
-            self._findings.at(slot_path(self._lane, first)).damage("S2", what)
+            self._findings.at(slot_path(self._lane, first)).damage("S2", message)

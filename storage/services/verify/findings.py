@@ -107,27 +107,30 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, and the findings."""
         verdict = str(self).split("\n")[2]
-        found = [(each.severity, each.invariant, each.where, each.what, each.hint) for each in self.findings]
-        whole = shown.facts(
+        rows = [
+            (finding.severity, finding.invariant, finding.where, finding.what, finding.hint)
+            for finding in self.findings
+        ]
+        html = shown.facts(
             "VerifyReport", {"table": self.uri, "snapshot": self.cut, "verdict": verdict, "checked": self.checked}
         )
-        return whole + (shown.rows("", ("severity", "rule", "where", "what", "what to do"), found) if found else "")
+        return html + (shown.rows("", ("severity", "rule", "where", "what", "what to do"), rows) if rows else "")
 
     def __str__(self) -> str:
-        how = "contents of files" if self.deep else "sizes of files only"
-        checked = ", ".join(f"{number:,} {what}" for what, number in self.checked.items())
+        scope = "contents of files" if self.deep else "sizes of files only"
+        checked = ", ".join(f"{number:,} {kind}" for kind, number in self.checked.items())
         verdict = (
             "nothing is wrong"
             if self.ok
             else f"{counted(len(self.errors), 'error')}, {counted(len(self.warnings), 'warning')}"
             + (f", and {self.omitted:,} more findings" if self.omitted else "")
         )
-        lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({how}) in {self.seconds:.1f} s", verdict]
+        lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({scope}) in {self.seconds:.1f} s", verdict]
         return "\n".join([*lines, *(str(finding) for finding in self.findings)])
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TaskFindings:
     """The findings of one task, in the order in which they were made.
 
     Attributes:
@@ -146,7 +149,7 @@ class Findings:
 
     def __init__(self, progress: OnStage = unobserved) -> None:
         self._progress = progress
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
         self._done = self._total = 0
         self.omitted = 0
@@ -160,37 +163,37 @@ class Findings:
         kind = (finding.invariant, finding.severity)
         self._alike[kind] += 1
         if self._alike[kind] <= MAX_ALIKE:
-            self._found.append(finding)
+            self._findings.append(finding)
         else:
             self.omitted += 1
 
-    def include(self, found: Found) -> None:
+    def include(self, task_findings: TaskFindings) -> None:
         """Add the findings of a task."""
-        for finding in found.findings:
+        for finding in task_findings.findings:
             self.add(finding)
-        self.omitted += found.omitted
-        self.checked.update(found.checked)
+        self.omitted += task_findings.omitted
+        self.checked.update(task_findings.checked)
 
-    def result(self) -> Found:
+    def result(self) -> TaskFindings:
         """All findings so far."""
-        return Found(tuple(self._found), self.omitted, dict(self.checked))
+        return TaskFindings(tuple(self._findings), self.omitted, dict(self.checked))
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
         """Remove findings; returns their number."""
-        kept = [finding for finding in self._found if not unwanted(finding)]
-        dropped = len(self._found) - len(kept)
-        self._found = kept
-        return dropped
+        remaining = [finding for finding in self._findings if not unwanted(finding)]
+        count = len(self._findings) - len(remaining)
+        self._findings = remaining
+        return count
 
     @property
-    def found(self) -> tuple[Finding, ...]:
+    def by_severity(self) -> tuple[Finding, ...]:
         """Errors first, then warnings, then infos; otherwise in the order in which they were added."""
         order = list(Severity)
-        return tuple(sorted(self._found, key=lambda finding: order.index(finding.severity)))
+        return tuple(sorted(self._findings, key=lambda finding: order.index(finding.severity)))
 
-    def count(self, what: str, number: int = 1) -> None:
+    def count(self, kind: str, number: int = 1) -> None:
         """Add to the number of things that were checked."""
-        self.checked[what] += number
+        self.checked[kind] += number
 
     def expect(self, objects: int) -> None:
         """Add to the number of objects that progress is measured against."""
@@ -215,22 +218,22 @@ class Place:
     findings: Findings
     where: str
 
-    def damage(self, invariant: str, what: str, hint: str = RESTORE) -> None:
+    def damage(self, invariant: str, message: str, hint: str = RESTORE) -> None:
         """An object is missing, or its bytes are not the ones that were written."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
 
-    def violation(self, invariant: str, what: str, hint: str = REPORT) -> None:
+    def violation(self, invariant: str, message: str, hint: str = REPORT) -> None:
         """An intact entry contradicts others: a process did not follow the protocol."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
 
-    def bad_content(self, invariant: str, what: str) -> None:
+    def bad_content(self, invariant: str, message: str) -> None:
         """An intact file contradicts its entry, or breaks a rule of its format."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, REWRITE))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, REWRITE))
 
-    def warning(self, what: str, hint: str) -> None:
+    def warning(self, message: str, hint: str) -> None:
         """Nothing is wrong yet, but an operator should act."""
-        self.findings.add(Finding("", Severity.WARNING, self.where, what, hint))
+        self.findings.add(Finding("", Severity.WARNING, self.where, message, hint))
 
-    def info(self, what: str, hint: str = "") -> None:
+    def info(self, message: str, hint: str = "") -> None:
         """A fact that an operator may want to know."""
-        self.findings.add(Finding("", Severity.INFO, self.where, what, hint))
+        self.findings.add(Finding("", Severity.INFO, self.where, message, hint))
