@@ -1,4 +1,4 @@
-"""Finds the file groups of a snapshot that are due: collects the inputs of `weft.storage.core.plan.due_policy`."""
+"""Finds the file groups of a snapshot that are due for compaction or a fold, by `weft.storage.core.plan.due_policy`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def every_group(_: FileSlice) -> bool:
 
 
 def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL_WORK) -> Mapping[FileGroup, Due]:
-    """The file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
+    """Find the file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
     aged: Collection[int] = ()
     if policy.max_age is not None:
         before_ms = snapshot.table_log.clock.now_ms() - policy.max_age // MILLISECOND
@@ -36,7 +36,7 @@ def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL
 
 
 def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
-    """Restrict ``only`` to the file groups that are due for compaction; without a policy it is returned unchanged."""
+    """Restrict ``only`` to file groups that are due for compaction. Without a policy it is returned unchanged."""
     if policy is None:
         return only
     due = find_due(snapshot, policy, {Work.COMPACT})
@@ -44,7 +44,7 @@ def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
 
 
 def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
-    """Positions of the log files with rows that were committed before a time, by the writers' clocks."""
+    """Positions of log files with rows that were committed before a time (Unix milliseconds, by writers' clocks)."""
     table_log = snapshot.table_log
     entries_by_commit = {(file.lane, file.seq): [(file.lane, file.seq)] for file in snapshot.files if not file.is_fold}
     entries_by_commit |= {
@@ -59,7 +59,7 @@ def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
 
 
 def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, int]]:
-    """The first entry of each lane that a fold may contain; no event of the fold is older than all of these."""
+    """The first entry of each lane that a fold may contain. No event of the fold is older than all of them."""
     slice_end = reduce(
         cut.lowest, {id(cut_of_group): cut_of_group for cut_of_group in map(state.slices.cut_of, fold.groups)}.values()
     )
@@ -68,7 +68,7 @@ def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, in
 
 
 def _committed_at(commit_log: CommitLog, entry: tuple[LaneName, int]) -> int:
-    """The earlier of an entry's two times: a time to live judges rows by the stamp, which is taken first."""
+    """Time of an entry in Unix milliseconds: commit time or stamp, the earlier. A time to live uses the stamp."""
     log_entry = commit_log.entry(*entry)
     if log_entry is None:
         raise CorruptData(

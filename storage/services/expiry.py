@@ -1,11 +1,11 @@
-"""Expiry: removes rows and deletes that are older than a table's time to live, beside live writers (MERGE.md).
+"""Expiry: removes rows and deletes that are older than a table's time to live, while writers run (MERGE.md).
 
     limits ─▶ compact what ─▶ find slices with ─▶ per part: PLAN ─▶ BASE(rewrites) without
     from a    waits in logs   overdue rows                          what is older than the limits
     clock     for too long    (statistics, then the columns that say how old a row is)
 
-The limits are recorded in each BASE: what is gone follows from the log, and not from the clock of a reader. Each part
-is complete in itself: an expiry may be killed at any moment, and the next one does the rest.
+Each BASE records the limits, so the log says which rows are gone, and readers need no clock. Each part is complete in
+itself: an expiry may be killed at any moment, and the next one does the rest.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ExpiryResult(Shown):
 
     Attributes:
         rows: Visible rows that were removed.
-        deletes: Other rows that were removed: those of which only deletes were known, or that a delete hid.
+        deletes: Hidden rows that were removed: keys with deletes only, or rows that a delete hid.
         file_groups: File groups that were rewritten.
-        skipped: File groups with overdue rows that were not, because another service published first.
+        skipped: File groups with overdue rows that were not rewritten, because another service published first.
         entries: Slots of the BASE entries.
         bytes_read: Stored bytes of the file groups that were rewritten or compacted.
         seconds: Wall-clock time.
@@ -78,12 +78,12 @@ def expiry_steps(
 ) -> Steps[ExpiryResult]:
     """Remove rows and deletes that are older than the table's time to live, in steps.
 
-    Without a time to live nothing is done. A file group is rewritten once it has a row or delete that is overdue: older
-    than the time to live plus ``within``. All that is older than the time to live is removed from it then.
+    Does nothing without a time to live. A file group is rewritten once it has an overdue row or delete: older than the
+    time to live plus ``within``. The rewrite removes everything in it that is older than the time to live.
 
     Args:
         table_log: The table's log.
-        now_ms: The time to compute ages from, in Unix milliseconds; None: now.
+        now_ms: The time from which ages are computed, in Unix milliseconds; None: now.
         execute: Runs the tasks.
         progress: Called during the work.
     """
@@ -120,7 +120,7 @@ def expiry_steps(
 
 
 def _log_limit_ms(ttl: Ttl, now_ms: int) -> int:
-    """Commits from before this time may have overdue rows, which cannot be found before they are in slices."""
+    """Time before which commits may have overdue rows, in Unix milliseconds. Such logs are compacted first."""
     if ttl.by:
         return now_ms - ttl.within_ms  # an event may be old when it is committed
     shortest = min(age_ms for age_ms in (ttl.rows_ms, ttl.deletes_ms) if age_ms is not None)
@@ -128,13 +128,13 @@ def _log_limit_ms(ttl: Ttl, now_ms: int) -> int:
 
 
 def _groups_with_old_logs(snapshot: Snapshot, before_ms: int) -> frozenset[FileGroup]:
-    """The file groups with log rows from before a time."""
+    """File groups with log rows that were committed before a time."""
     aged = find_aged(snapshot, before_ms)
     return frozenset(file_slice.group for file_slice in snapshot.slices if np.isin(file_slice.file, aged).any())
 
 
 def _overdue_groups(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits) -> set[FileGroup]:
-    """The file groups whose slices have rows that `expired` removes. Neighbours in one file are read together."""
+    """File groups whose slices have rows beyond the limits. File groups in the same file are read together."""
     env, schema = snapshot.table_log.env, snapshot.table_schema
     slices = [file_slice.slice for file_slice in run]
     ordinals: set[int] = set()
@@ -153,7 +153,7 @@ def _overdue_groups(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLim
 
 
 def _ordinals(rows: Arrays, mask: Any) -> set[int]:
-    """The positions of the slices with rows of a mask."""
+    """Positions of the slices that have rows in a mask."""
     if not mask.any():
         return set()
     if names.SLICE_ORDINAL not in rows:
@@ -162,7 +162,7 @@ def _ordinals(rows: Arrays, mask: Any) -> set[int]:
 
 
 def _parts(slices: Sequence[FileSlice], max_bytes: int) -> Iterator[list[FileSlice]]:
-    """File groups that are published together: neighbours of up to some stored bytes."""
+    """Divide file groups, in order, into parts of at most ``max_bytes`` stored bytes that are published together."""
     sizes = [file_slice.base_bytes + file_slice.log_bytes for file_slice in slices]
     return cut_by_size(slices, sizes, max_bytes)
 
@@ -170,7 +170,7 @@ def _parts(slices: Sequence[FileSlice], max_bytes: int) -> Iterator[list[FileSli
 def _rewrite(
     table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute, progress: OnStage
 ) -> RewritingResult | None:
-    """Rewrite file groups; None if another service published first, so that the next expiry has to."""
+    """Rewrite file groups. None if another service published first: then the next expiry rewrites them."""
     if must_yield(table_log, table_log.refresh()):
         return None
     add_feature(table_log, ERASE, REWRITTEN)

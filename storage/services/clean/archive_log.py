@@ -1,11 +1,12 @@
-"""Archives the log: packs old entries into one object per chunk, and deletes their slots (PROTOCOL.md, C5; S20).
+"""Archives the log: packs old entries into one object per chunk, and deletes their slots (PROTOCOL.md, "Archives").
 
     CLEAN_INTENT(archived) ─▶ per chunk: read its slots ─▶ create the archive ─▶ read it back ─▶ delete the slots
 
 Cleans share no state: if a clean dies, the next one finds the remaining slots, whether the archive of their chunk
-exists or not. An entry can be read from its slot or from the archive, so which chunks are archived is only policy:
-those that are not needed to open the table, to read the newest snapshot or a retained one, or to write, and whose FOLDs
-no snapshot needs. So an erase may redact all entries of an archive, and all erases write the same bytes (X4).
+exists or not. An entry can be read from its slot or from the archive, so the choice of chunks is only a policy. A chunk
+is archived if its entries are not needed to open the table, to read the newest snapshot or a retained one, or to write,
+and if no snapshot needs a file of its FOLD entries. So an erase may redact all entries of an archive, and all erases
+write the same bytes (X4).
 """
 
 from __future__ import annotations
@@ -94,9 +95,8 @@ def archive_log(
             table_log, state, needed, held_cuts, lane, objects_by_lane.get(lane, ()), dry_run=dry_run
         )
     ]
-    candidates += _find_retired_chunks(
-        table_log, {lane: objects for lane, objects in objects_by_lane.items() if lane and lane not in state.lanes}
-    )
+    others = {lane: objects for lane, objects in objects_by_lane.items() if lane and lane not in state.lanes}
+    candidates += _find_retired_chunks(table_log, others)
     if dry_run:
         packed = [chunk for chunk in candidates if chunk.may_pack and len(chunk.slots) == chunks.size]
         return ArchiveResult(sum(len(chunk.slots) for chunk in packed), len(packed))
@@ -122,9 +122,9 @@ def _find_chunks(
     *,
     dry_run: bool,
 ) -> Iterator[_Chunk]:
-    """The chunks of a lane, ascending, that have objects in their slots and may be archived or were announced.
+    """Chunks of a lane, ascending, that have objects in their slots and may be archived or were announced.
 
-    ``objects``: name and size of the objects in the lane's folder.
+    ``objects``: name and size of the objects in the folder of the lane.
     """
     chunks = table_log.commit_log.archives.chunks
     by_chunk: dict[int, list[int]] = {}
@@ -148,9 +148,9 @@ def _find_chunks(
 def _find_retired_chunks(
     table_log: TableLog, objects_by_lane: Mapping[str, Iterable[tuple[str, int]]]
 ) -> Iterator[_Chunk]:
-    """The archived chunks with objects in their slots, of lanes that the state does not have.
+    """Archived chunks that have objects in their slots, of lanes that the state does not list.
 
-    Such an object is a ghost (A1), or was left by a clean that died, in a lane that was retired since.
+    Such an object is a ghost (A1), or a clean that died left it in a lane that was retired later.
     """
     archived = list_by_folder(table_log.store, LANE_ARCHIVES) if objects_by_lane else {}
     chunks = table_log.commit_log.archives.chunks
@@ -166,10 +166,11 @@ def _find_retired_chunks(
 def _in_use_of_lane(
     table_log: TableLog, state: TableState, needed: Needed, name: LaneName, last: int, *, dry_run: bool
 ) -> Spans:
-    """Entries that may be read: by readers, by the next writer of the lane, or to complete an open fencing barrier.
+    """Entries of a writer's lane that a reader, the next writer or an open fencing barrier may still read.
 
-    ``last``: the last slot that has an object. If the lane lacks a checkpoint, one is written: batches write none
-    (W10).
+    Except in a dry run, writes a checkpoint of the lane first if none is recent: batches write none (W10).
+
+    ``last``: the last slot of the lane that has an object.
     """
     lane = state.lanes[name]
     in_use = needed.read.get(name, ())
@@ -189,7 +190,7 @@ def _in_use_of_lane(
 
 
 def _in_use_of_table(table_log: TableLog, state: TableState, held_cuts: Sequence[Cut]) -> Spans:
-    """Entries of the table lane that are read to open the table, a retained snapshot or a held one."""
+    """Entries of the table lane that opening the table, a retained snapshot or a held snapshot reads."""
     in_use: Spans = ()
     for until, end in [(state.oldest_retained, ENDLESS), *((cut.table, cut.table) for cut in held_cuts)]:
         checkpoint = table_log.checkpoints.newest_table(table_log.commit_log, until)

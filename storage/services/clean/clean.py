@@ -1,4 +1,4 @@
-"""Clean: expires old snapshots and deletes files that no retained snapshot needs (PROTOCOL.md, C1 to C4; S16, S17, L3).
+"""Clean: expires old snapshots and deletes files that no retained snapshot needs (PROTOCOL.md, "Clean").
 
     ABORT of abandoned ─▶ CLEAN_INTENT      ─▶ read pins ─▶ list and judge ─▶ delete ─▶ archive ─▶ CLEAN_DONE
     plans                 (oldest_retained)    (strictly    (by the state of                (`archive_log`)
@@ -48,7 +48,7 @@ MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A number of files, and their bytes (0 for temporary files, whose size is unknown)."""
+    """Number of files and their bytes. Temporary files count as 0 bytes, because their size is unknown."""
 
     files: int = 0
     bytes: int = 0
@@ -64,7 +64,7 @@ class CleanResult(Shown):
     Attributes:
         dry_run: Nothing was published or deleted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired.
-        oldest_retained_before: The same before this clean.
+        oldest_retained_before: ``oldest_retained`` before this clean.
         reason: Why no more snapshots expire.
         deleted: What was deleted, by kind of file.
         kept: What remains, by kind of file.
@@ -73,8 +73,8 @@ class CleanResult(Shown):
         retired: Closed lanes that the table does not list any more.
         held: What keeps the files of expired snapshots.
         aborted: Ids of the plans that were aborted.
-        foreign: Objects in the table's folders whose names weft does not use; the first `MAX_FOREIGN` of them.
-        foreign_files: Number of all of them.
+        foreign: First `MAX_FOREIGN` objects in the table's folders whose names weft does not use.
+        foreign_files: Number of all such objects.
         listed: In a dry run, what would be deleted; otherwise empty.
         seconds: Wall-clock time.
     """
@@ -121,9 +121,9 @@ def run_clean(
     Args:
         table_log: The table's log.
         retain: Snapshots that were the newest one at any time in the last ``retain`` stay readable; 0: only the newest.
-        versions: The snapshots of this many last compactions stay readable, too; None: only those of ``retain``.
-        abandon_after: Compactions and folds that began longer ago are considered dead; None: none of them.
-        close_after: Lanes of query ids without a sign of life for this long are closed; None: none of them.
+        versions: Snapshots of this many last compactions stay readable, too; None: only the snapshots of ``retain``.
+        abandon_after: Compactions and folds that began longer ago count as dead and are aborted; None: abort nothing.
+        close_after: Lanes of query ids without a commit or heartbeat for this long are closed; None: close no lane.
         dry_run: Only find out what would be done.
         progress: Called during the work, with the objects that were judged, and deleted if they are garbage.
 
@@ -145,7 +145,7 @@ def run_clean(
         intent, state = 0, replace(state, oldest_retained=oldest_retained)
     else:
         intent, state = _publish_intent(table_log, state, oldest_retained)
-    pins = list(list_pins(table_log.store))  # strictly after (rule C2)
+    pins = list(list_pins(table_log.store))  # strictly after the CLEAN_INTENT (rule C2)
     holders = _find_expired_holders(table_log, state, pins)
     needed = _find_needed(table_log, state, [cut for _, cut in holders])
     garbage = Garbage(
@@ -188,21 +188,21 @@ def run_clean(
 
 @dataclass(frozen=True, slots=True)
 class CurrentNeeds:
-    """What retained and held snapshots need (rule C2).
+    """What retained and held snapshots need now (rule C2).
 
     Attributes:
-        needed: Files and entries. Later entries may need more.
-        table: The prefix of the table lane that it was judged by.
-        held: What keeps expired snapshots.
+        needed: The files and entries. Later entries may need more.
+        table: Last entry of the table lane that was read.
+        holders: Savepoints, plans and pins that keep expired snapshots.
     """
 
     needed: Needed
     table: int
-    held: tuple[Holder, ...]
+    holders: tuple[Holder, ...]
 
 
 def find_needed(table_log: TableLog) -> CurrentNeeds:
-    """What retained and held snapshots need now."""
+    """Find what retained and held snapshots need now."""
     state = table_log.refresh()
     holders = _find_expired_holders(table_log, state, list(list_pins(table_log.store)))
     needed = _find_needed(table_log, state, [cut for _, cut in holders])
@@ -210,7 +210,7 @@ def find_needed(table_log: TableLog) -> CurrentNeeds:
 
 
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
-    """Rule C1: the slot of the CLEAN_INTENT (0 if no more snapshots expire), and the state to judge files by."""
+    """Publish the CLEAN_INTENT (rule C1); returns its slot, 0 if no more snapshots expire, and the state at it."""
     judged = state
 
     def build(newest: TableState) -> CleanIntent | None:
@@ -229,7 +229,7 @@ def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int
 def _find_expired_holders(
     table_log: TableLog, state: TableState, pins: Sequence[ListedPin]
 ) -> list[tuple[Holder, Cut]]:
-    """The holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
+    """Holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
     now = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
     expired = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
@@ -237,7 +237,7 @@ def _find_expired_holders(
 
 
 def _find_needed(table_log: TableLog, judged: TableState, held_cuts: Iterable[Cut]) -> Needed:
-    """Rule C2: the files and entries that retained and held snapshots need, and an open restore."""
+    """Files and entries that retained snapshots, held snapshots and an open restore need (rule C2)."""
     needed = Needed()
     state = table_log.at(judged.oldest_retained)
     needed.add_state(state)

@@ -1,6 +1,6 @@
-"""Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
+"""Garbage: objects that no retained snapshot needs, found by listing and judged by their names (PROTOCOL.md, C3).
 
-A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4, L3). Only objects with
+A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4). Only objects with
 names that `weft.storage.core.names` builds are judged; others are reported and not deleted. The objects of all lanes
 are listed together, so that the number of requests does not grow with the number of lanes. Entries are read without a
 cache, because cleaning reads many that no other operation needs.
@@ -79,7 +79,7 @@ _OF_PLANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object of a store; ``garbage``: whether it may be deleted; None if weft does not use its name."""
+    """An object of a store. ``garbage``: whether it may be deleted; None if weft does not use its name."""
 
     path: Path
     size: int
@@ -89,7 +89,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedWrites:
-    """Objects of unfinished writes: temporary files, with the path that each was meant for, and probe objects.
+    """Objects of unfinished writes: temporary files, each with its final path, and probe objects.
 
     One listing is not enough, because a write may be in progress. Objects that exist when a clean begins and still
     exist when it ends belong to a process that is dead, or whose write will fail and may be repeated.
@@ -141,14 +141,14 @@ class Garbage:
         """Collect the information by which objects are judged (rule C2).
 
         Args:
-            env: The table's environment. Its clock decides which pins have expired, and nothing else.
+            env: The table's environment. Its clock only decides which pins have expired.
             log: The table's lanes.
-            state: The state at the CLEAN_INTENT, or one that was read before the pins.
-            needed: The files and entries that are needed.
+            state: The state at the CLEAN_INTENT, or a state that was read before the pins.
+            needed: The files and entries that snapshots need.
             served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
-            pins: Listed strictly after ``state``.
-            unfinished: Listed when the clean began.
-            was_retired: Whether a lane that ``state`` does not have was retired; otherwise it was added later.
+            pins: The pins, listed strictly after ``state``.
+            unfinished: Unfinished writes at the beginning of the clean.
+            was_retired: Whether a lane that ``state`` does not list was retired; otherwise it was added later.
         """
         self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
@@ -165,7 +165,7 @@ class Garbage:
             CorruptData: An entry is damaged or missing, so the files that it names are unknown.
             StoreUnavailable: The store does not answer.
         """
-        # Listed strictly before the ends of lanes are read: if no entry names one of these files then, one may still be
+        # List files strictly before reading the ends of lanes: the entry of a file that no entry names yet may still be
         # published.
         logs, indexes, heartbeats, checkpoints = (
             list_by_folder(self._store, parent) for parent in (LANE_LOGS, LANE_INDEXES, HEARTBEATS, LANE_CHECKPOINTS)
@@ -206,7 +206,7 @@ class Garbage:
         heartbeats: Mapping[str, Names],
         checkpoints: Mapping[str, Names],
     ) -> Iterator[StoredObject]:
-        """The objects of retired lanes, which nothing needs; those of lanes that were added meanwhile are left out."""
+        """Objects of retired lanes, which nothing needs. Lanes that were added meanwhile are left out."""
         lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
         for lane in filter(self._was_retired, lanes):
             listed = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
@@ -243,7 +243,7 @@ class Garbage:
         return ends
 
     def _find_named(self, slots: Mapping[LaneName, Collection[int]]) -> set[Path]:
-        """The files that needed entries in these slots name."""
+        """Files that the needed entries in these slots name."""
         runs = []
         for lane, lane_slots in slots.items():
             spans, head = self._needed.entries.get(lane, ()), self._ends[lane].head
@@ -266,7 +266,7 @@ class Garbage:
             yield heartbeat.with_verdict(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
-        """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
+        """Sidecars of the table lane. A sidecar that an entry names is never garbage, because entries never are."""
         listed = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
         slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
         named_paths: set[Path | None] = set()
@@ -288,9 +288,9 @@ class Garbage:
             yield checkpoint.with_verdict(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
 
     def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
-        """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites.
+        """Whether a checkpoint of the table lane has folds, and so key ranges, from before a BASE that rewrites rows.
 
-        One that cannot be decoded, such as that of another version, may have them.
+        A checkpoint that cannot be decoded, for example of another version, counts as one that has.
         """
         if not checkpoint.parsed.slot < self._state.rewritten <= self._state.oldest_retained:
             return False
@@ -313,9 +313,9 @@ class Garbage:
                 yield StoredObject(path, 0, TEMPORARY, garbage=self._cannot_come(parsed))
 
     def _cannot_come(self, parsed: ParsedPath) -> bool:
-        """Whether the object that a temporary file was meant for cannot be written any more.
+        """Whether the object that a temporary file would become cannot be written any more.
 
-        True if its name does not show that: then two listings of the temporary file decide.
+        Also true if the name does not tell: the file has been listed twice, so its writer is dead.
         """
         end = self._ends.get(parsed.lane, LaneEnd(0, 0))
         match parsed.kind:
@@ -330,7 +330,7 @@ class Garbage:
         return True
 
     def _may_publish(self, parsed: ParsedPath) -> bool:
-        """Whether the plan that a file was written for may still publish it."""
+        """Whether the plan of a file may still publish it."""
         return plan_may_publish(parsed, self._state.head, self._open)
 
     def _is_taken(self, parsed: ParsedPath) -> bool:
@@ -341,7 +341,7 @@ class Garbage:
         return self._log.uncached()
 
     def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_Listed]:
-        """The objects of a folder that have names of a kind. Others are foreign, besides the log of a Delta table."""
+        """Objects of a folder whose names are of a kind. Others are foreign, except the log of a Delta table."""
         listed = []
         for name, size in names:
             path = Path(f"{folder}/{name}")
@@ -355,7 +355,7 @@ class Garbage:
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ascending slots as spans (after, up to) to be read at once; a span may hold a few others."""
+    """Group ascending slots into spans (after, up to), each read at once. A span may contain a few other slots."""
     first = last = 0
     for seq in slots:
         if first and (seq - last > MAX_GAP or seq - first >= READ_AT_ONCE):
@@ -367,7 +367,7 @@ def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _batches(runs: Sequence[tuple[LaneName, tuple[int, int]]]) -> Iterator[dict[LaneName, tuple[int, int]]]:
-    """Runs of distinct lanes, to be read together: about `READ_AT_ONCE` entries."""
+    """Group runs of distinct lanes into batches of about `READ_AT_ONCE` entries, each read at once."""
     batch: dict[LaneName, tuple[int, int]] = {}
     entries = 0
     for lane, (after, until) in runs:
@@ -381,10 +381,10 @@ def _batches(runs: Sequence[tuple[LaneName, tuple[int, int]]]) -> Iterator[dict[
 
 
 def _sidecar(seq: int, data: bytes | None) -> Path | None:
-    """The sidecar that an entry of the table lane names, None if it has none.
+    """Path of the sidecar of an entry of the table lane; None if it has none.
 
     Raises:
-        CorruptData: The entry is damaged or missing, so that it is not known which files it names.
+        CorruptData: The entry is damaged or missing, so the files that it names are unknown.
     """
     if data is None:
         raise CorruptData(f"entry {seq} of the table lane is missing", hint="restore it from a copy of the store")

@@ -1,7 +1,7 @@
 """Retention policy: which snapshots expire, by age and by number, and which compactions are considered dead.
 
 This is policy, so it may use clocks: a wrong clock only makes snapshots expire later or earlier. Whether a file is
-garbage never depends on a clock (`weft.storage.services.clean.garbage`).
+garbage never depends on a clock (`weft.storage.services.clean.garbage`). Rules such as K3 are in PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def check_arguments(
 def abort_abandoned(
     table_log: TableLog, abandon_after: dt.timedelta | None, *, dry_run: bool
 ) -> tuple[TableState, tuple[str, ...]]:
-    """Abort the plans of compactions and folds that are considered dead. A live one publishes nothing more (K3).
+    """Abort the plans of compactions and folds that count as dead. One that is alive publishes nothing more (K3).
 
     Returns:
-        The state afterwards (in a dry run, as it would be), and the ids of the plans.
+        The state after the aborts (in a dry run, as it would be), and the ids of the aborted plans.
     """
     state = table_log.refresh()
     if abandon_after is None:
@@ -77,10 +77,10 @@ def abort_abandoned(
 
 
 def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt.timedelta | None) -> None:
-    """Finish the lanes of batches that are considered dead: claimed long ago, and without a heartbeat since.
+    """Finish the lanes of batches that count as dead: claimed long ago, and without a heartbeat since.
 
-    A batch that lives gets Fenced, and has written nothing (W4). Without this, the lane would hold back the watermark
-    of its stream, and would be lost to later batches.
+    A batch that is alive raises Fenced and publishes nothing (W4). Otherwise the lane of a dead batch would hold back
+    the watermark of its stream, and later batches could not use it.
     """
     if abandon_after is None:
         return
@@ -88,7 +88,7 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
     limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
     beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
     for lane, last in table_log.last_entries(state, lanes).items():
-        if last is None:  # its batch died before its claim; one that lives takes another lane
+        if last is None:  # its batch died before its claim; a batch that is alive takes another lane
             fence_after(table_log, lane, last, "a clean, which found a lane that no batch has claimed")
             continue
         if not isinstance(last, Claim) or not last.for_batch:
@@ -96,11 +96,13 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
         beat = beats.get(lane)
         heard_ms = beat.at_ms if beat is not None and beat.epoch == last.epoch else last.committed_at_ms
         if not abandon_after or max(heard_ms, last.committed_at_ms) <= limit:
-            fence_after(table_log, lane, last, "a clean, which considered the batch dead")  # or it has gone on
+            fence_after(
+                table_log, lane, last, "a clean, which considered the batch dead"
+            )  # does nothing if the batch continued
 
 
 def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt.timedelta | None) -> None:
-    """Close the lanes of query ids of which nothing was heard for a time. Batches of these queries are refused then."""
+    """Close lanes of query ids without a commit or heartbeat for ``close_after``; their later batches are refused."""
     lanes = [lane.name for lane in state.lanes.values() if lane.closed is None and is_query_lane(lane.name)]
     if close_after is None or not lanes:
         return
@@ -118,7 +120,7 @@ def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt
 def choose_oldest_retained(
     table_log: TableLog, state: TableState, retain: dt.timedelta, versions: int | None
 ) -> tuple[int, str]:
-    """The shortest prefix of the table lane whose snapshots are retained, and the reason."""
+    """Choose the shortest prefix of the table lane whose snapshots are retained; returns it and the reason."""
     oldest, reason = state.head, "only the newest snapshot is kept"
     if retain:
         oldest = _newest_at(table_log, state, retain)
@@ -134,7 +136,7 @@ def choose_oldest_retained(
         last = _last_compaction(table_log, state, versions)
         if last < oldest:
             oldest, reason = last, f"the last {versions} compactions are kept"
-    # Choose the shortest of all prefixes that need the same files: a snapshot expires only if that makes files garbage.
+    # Of all prefixes that need the same files, take the shortest: a snapshot expires only if that makes files garbage.
     for entry in _newest_first(table_log, state.oldest_retained, oldest):
         if changes_files(entry):
             return entry.seq, reason
@@ -142,7 +144,7 @@ def choose_oldest_retained(
 
 
 def _newest_at(table_log: TableLog, state: TableState, retain: dt.timedelta) -> int:
-    """T of the snapshot at the time ``retain`` ago. A later time never gives a smaller T."""
+    """Prefix of the table lane in the snapshot of the time ``retain`` ago. A later time never gives a shorter one."""
     limit = table_log.clock.now_ms() - retain // MILLISECOND
     if limit <= 0:
         return state.oldest_retained
@@ -170,5 +172,5 @@ def _newest_first(table_log: TableLog, after: int, until: int) -> Iterator[Table
 
 
 def read_window(table_log: TableLog, after: int, until: int) -> list[TableEntry]:
-    """Entries of the table lane after one slot, up to another; they are not kept in memory."""
+    """Entries of the table lane after slot ``after``, up to slot ``until``; they are not cached."""
     return read_table_lane(CommitLog(table_log.env), after, until)

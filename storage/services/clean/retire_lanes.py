@@ -1,7 +1,7 @@
-"""Retires closed lanes, so that what a table lists does not grow with the lanes that it has had (PROTOCOL.md, C6; S32).
+"""Retires closed lanes, so that a table does not list every lane that it ever had (PROTOCOL.md, C6).
 
-A lane can be retired once it is closed in every snapshot that is kept, and all its rows are in the slices of all of
-these. From then on nothing depends on where it ended: a cut that names it, and a cut that does not, have all of it.
+A lane can be retired once it is closed in every snapshot that is kept, and the slices of all these snapshots have all
+its rows. Then nothing depends on where it ended: a cut contains all of the lane, whether it names the lane or not.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from weft.storage.log.schema_entry import add_feature
 from weft.storage.log.table_log import TableLog
 from weft.storage.read.lane_watermarks import last_commits
 
-MAX_LANES: Final = 100_000  # of one RETIRE, which is one object of at most 32 MiB; the next clean retires more
+MAX_LANES: Final = 100_000  # of one RETIRE, an object of at most 32 MiB; the next clean retires more
 
 
 def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry_run: bool) -> Sequence[LaneName]:
-    """Retire all lanes that can be; returns them, in the order in which they were added.
+    """Retire all lanes that can be retired; returns them, in the order in which they were added.
 
     Args:
         table_log: The table's log.
-        judged: The state that cleaning judges by.
+        judged: The state by which cleaning judges.
         needed: What retained and held snapshots need.
         dry_run: Only find out which lanes can be retired.
 
@@ -53,7 +53,7 @@ def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry
 
 
 def _find_ends(table_log: TableLog, judged: TableState, needed: Needed) -> dict[LaneName, int]:
-    """The lanes that can be retired, and where they end."""
+    """Last entry of each lane that can be retired."""
     in_slices = needed.in_slices or {}
     ends = {
         lane.name: lane.closed

@@ -1,7 +1,7 @@
 """Compaction: merges base, shadow, folds and log files of file groups into new slices, and publishes them.
 
 It takes no lock: writers commit to later slots meanwhile, and if two compactions merge the same file group, the slice
-whose BASE is published second is dropped (PROTOCOL.md, K1 to K4; invariants S10, S11, S12). Compactions that run at the
+whose BASE is published second is dropped (PROTOCOL.md, "Compaction", K1 to K6). Compactions that run at the
 same time divide the file groups between them (`weft.storage.core.plan.share_work`), so that this is rare. Before a task
 begins, the table lane is read again, and file groups that others have compacted meanwhile are left out.
 """
@@ -44,7 +44,7 @@ from weft.storage.shown import Shown
 RESERVED: Final = "a rewrite or an erase has reserved the table, and ends first"
 _OVERTAKEN: Final = "another compaction published a newer slice first"
 _ALL_OVERTAKEN: Final = "other compactions published all of it first"
-_AT_ONCE: Final = 16  # more tasks than this have begun only if their results come at once, too
+_AT_ONCE: Final = 16  # more tasks than this are running only on a cluster, where their results come together
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CompactionResult(Shown):
         rows: Visible rows in the new slices.
         bytes_read: Stored bytes of base, shadow and log files that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
-        bytes_dropped: Those of them that were written in vain: another compaction published its slices first.
+        bytes_dropped: Part of ``bytes_written`` that was wasted, because another compaction published its slices first.
         overflows: Number of rows that show NULL because the aggregate does not fit its column, by column.
         seconds: Wall-clock time.
     """
@@ -74,13 +74,13 @@ class CompactionResult(Shown):
 
 @dataclass(frozen=True, slots=True)
 class RewritingResult:
-    """What a rewriting has published.
+    """What `rewrite` has published.
 
     Attributes:
         result: The new slices.
         entry: Slot of the BASE; 0 if nothing was published.
-        visible_left_out: Visible rows that the published slices lack.
-        hidden_left_out: Other rows that they lack, such as deletes.
+        visible_left_out: Visible rows that the change removed from the published slices.
+        hidden_left_out: Other rows that it removed from them, such as deletes.
     """
 
     result: CompactionResult
@@ -94,7 +94,7 @@ class Rewriting:
     """A change of rows that new slices contain, and the log files below them do not.
 
     Attributes:
-        description: The request in words, which the BASE records; it has no values of rows.
+        description: The request in words, recorded in the BASE; without values of rows.
         change: The change.
         all_or_nothing: Publish all slices or none, because a second attempt would change rows twice.
     """
@@ -107,21 +107,20 @@ class Rewriting:
 def compaction_steps(
     table_log: TableLog, snapshot: Snapshot, only: Callable[[FileSlice], bool], execute: Execute = one_by_one
 ) -> Steps[CompactionResult]:
-    """Compact file groups of a snapshot, in steps: one for each task. Publish their slices as they are
-    completed.
+    """Compact file groups of a snapshot, one task in each step, and publish their slices as they are completed.
 
-    Candidates are file groups with log files, the last file groups in shared files that are mostly unreferenced, those
-    that have overlays although the table is to have none, and those with other bits than the table is to have: these
-    are split or merged (PROTOCOL.md, G2). Of those that become one, all are compacted if one is.
+    Candidates are file groups with log files, those in a shared file that is mostly unreferenced, those with overlays
+    if the table is set to have none, and those with another number of bits than the table, which are split or merged
+    (PROTOCOL.md, G2). File groups that become one are compacted together, if any of them is.
 
     Args:
         table_log: The table's log.
         snapshot: A head snapshot.
-        only: Whether to compact one of the candidates.
+        only: Selects the candidates to compact.
         execute: Runs the tasks.
 
     Raises:
-        CorruptData: A file is missing or damaged. Slices that were published remain, the others are as before.
+        CorruptData: A file is missing or damaged. Slices that were published remain; the others are unchanged.
         SnapshotExpired: The snapshot has expired, or cleaning has aborted the compaction as abandoned.
     """
     start_time = time.monotonic()
@@ -145,8 +144,8 @@ def compaction_steps(
         publisher.skipped = {file_slice.group: RESERVED for file_slice in (*selected, *remaining)}
     elif selected or remaining:
         with open_plan(table_log, snapshot.cut, len(selected) + len(remaining)) as plan:
-            # Separate tasks: file groups of a mostly unreferenced file must not share a file with slices that are soon
-            # replaced.
+            # Separate tasks: file groups of a mostly unreferenced file must not share a file with slices that are
+            # replaced soon.
             tuning = table_log.env.tuning
             runs = [*cut_tasks(selected, tuning), *cut_tasks(remaining, tuning)]
             runs = [part for run in runs for part in _split_at_once(table_log, snapshot, run, bits)]
@@ -201,19 +200,19 @@ def rewrite(
 
 
 def cut_tasks(slices: Sequence[FileSlice], tuning: Tuning) -> list[list[FileSlice]]:
-    """Divide file groups, in order, into those that share files: neighbours, as long as they are small."""
+    """Divide file groups, in order, into tasks: small neighbours share a task and its files."""
     limit = tuning.shared_file_bytes
     sizes = [file_slice.base_bytes + file_slice.log_bytes for file_slice in slices]
-    sizes = [size if size < tuning.small_group_bytes else limit + 1 for size in sizes]  # the others stay alone
+    sizes = [size if size < tuning.small_group_bytes else limit + 1 for size in sizes]  # large ones stay alone
     return list(cut_by_size(slices, sizes, limit))
 
 
 def _split_at_once(
     table_log: TableLog, snapshot: Snapshot, run: list[FileSlice], bits: int
 ) -> Iterator[list[FileSlice]]:
-    """The file groups of a task, as several tasks if they are split and are not merged in one step.
+    """Divide the file groups of a task further if some are split and the task does not merge all of them in one step.
 
-    The parts of one file group are among those of another one, and the next read needs them in order in a file.
+    In order, parts of one file group are between parts of another, and a file has its slices in order.
     """
     if all(file_slice.group.bits >= bits for file_slice in run):
         yield run
@@ -228,20 +227,20 @@ def _task(
     run: Sequence[FileSlice],
     parts: Mapping[FileGroup, Sequence[FileSlice]] = MappingProxyType({}),
 ) -> CompactionTask:
-    """The task of some file groups; ``parts`` are in place of what stands for several."""
+    """The task of a run of file groups. A file group with ``parts`` is the merge of these."""
     slices = [part for file_slice in run for part in parts.get(file_slice.group, (file_slice,))]
     return CompactionTask.of(snapshot, plan, slices, rev=snapshot.schema_rev)
 
 
 def _regroup(task: CompactionTask, run: Sequence[FileSlice], bits: int) -> CompactionTask:
-    """The task with the table's number of bits; a large file group is split into separate files."""
+    """The task with the table's number of bits. A large file group is split into separate files."""
     is_large = len(run) == 1 and task.bytes >= task.env.tuning.small_group_bytes
     apart = is_large and run[0].group.bits < bits
     return replace(task, slices=tuple(in_order(task.slices, bits)), bits=bits, apart=apart)
 
 
 def _results(execute: Execute, tasks: Iterator[CompactionTask]) -> Generator[list[NewSlice]]:
-    """The results of tasks; closing it closes what ``execute`` has returned."""
+    """Yield the results of tasks. Closing this generator also closes that of ``execute``."""
     yield from execute(tasks)
 
 
@@ -253,9 +252,9 @@ class _Work:
         table_log: The table's log.
         plan: The plan of the compaction.
         pending: Tasks that have not begun, by the name of their first file group.
-        running: Tasks that have begun and whose results were not taken yet, in the order in which they began.
+        running: Tasks that have begun and whose results have not arrived, in the order in which they began.
         skipped: File groups that other compactions have compacted before their task began, with the reason.
-        shared: Whether other plans were open at the last look.
+        shared: Whether other plans were open when the table lane was last read.
     """
 
     table_log: TableLog
@@ -272,8 +271,8 @@ class _Work:
     def take(self) -> Iterator[CompactionTask]:
         """Take tasks off ``pending``, each when its turn comes.
 
-        It ends before the tasks of other plans, which a further call takes: until then others may do them, and an
-        `Execute` that starts all tasks at once must not start these.
+        Ends before the share of other plans; the next call takes that, unless these plans have done it by then. So an
+        `Execute` that starts all tasks at once does not start them.
         """
         plans: frozenset[str] = frozenset()
         share: deque[str] = deque()
@@ -293,14 +292,14 @@ class _Work:
                 yield task
 
     def is_last(self, state: TableState) -> bool:
-        """Whether no task is left in a state: other compactions have compacted all file groups that wait."""
+        """Whether a state leaves nothing to do: other compactions have compacted all pending file groups."""
         return not self.running and not any(_is_unchanged(state, file_slice) for file_slice in self._pending_slices())
 
     def _pending_slices(self) -> Iterator[FileSlice]:
         return (file_slice for task in self.pending.values() for file_slice in task.slices)
 
     def _refresh(self) -> TableState | None:
-        """The newest state; None if nothing that waits can be published: the plan is closed, or has to yield."""
+        """Read the newest state. If the plan is closed or has to yield: skip all pending tasks, and return None."""
         if self._initial_state is not None:  # the PLAN was just published, so this is as good as the newest state
             state, self._initial_state = self._initial_state, None
             if not must_yield(self.table_log, state):
@@ -316,7 +315,7 @@ class _Work:
         return None
 
     def _still_needed(self, task: CompactionTask, state: TableState) -> CompactionTask | None:
-        """The task without file groups that others have compacted; None if nothing is left of it."""
+        """The task without file groups that others have compacted; None if it has no others."""
         overtaken = {task.target(file_slice) for file_slice in task.slices if not _is_unchanged(state, file_slice)}
         if not overtaken:
             return task
@@ -358,11 +357,11 @@ class _Publisher:
     _plan_ended: bool = False
 
     def add(self, plan: ServicePlan, work: _Work | None, task: CompactionTask, new_slices: Sequence[NewSlice]) -> None:
-        """Take the slices of one task; slices that share files are published in the same entry.
+        """Add the slices of one task. Slices that share files are published in the same entry.
 
         Args:
             plan: The plan.
-            work: The rest of the work; None: everything is published in one entry, by `finish`.
+            work: The remaining work; None: `finish` publishes everything in one entry.
             task: The task.
             new_slices: Its slices.
         """
@@ -380,7 +379,7 @@ class _Publisher:
         if work is None:
             return
         full = self._pending_bytes >= self.table_log.env.tuning.compaction_part_bytes
-        # Other compactions must see what is done. On a cluster the results of many tasks come at once, in one entry.
+        # Other compactions must see what is done. On a cluster the results of many tasks come together: one entry.
         publish_now = work.shared and len(work.running) < _AT_ONCE
         if publish_now or full or not (work.pending or work.running):
             self._publish(plan, work)
@@ -393,7 +392,7 @@ class _Publisher:
             self.skipped |= work.skipped
 
     def left_out(self) -> tuple[int, int]:
-        """Number of rows that published slices lack because of the change: visible ones, and others."""
+        """Number of visible and of other rows that the change removed from published slices."""
         counts = [self._left_out[group] for group in self.done]
         return sum(visible for visible, _ in counts), sum(hidden for _, hidden in counts)
 
@@ -414,7 +413,7 @@ class _Publisher:
     def _publish(self, plan: ServicePlan, work: _Work | None) -> None:
         offered = {slice_file.group: slice_file for slice_file in self._pending}
         self._pending, self._pending_bytes = [], 0
-        plan.unpublished.clear()  # from here on the entry may exist: only cleaning may delete files
+        plan.unpublished.clear()  # from here on an entry may name the files: only cleaning may delete them
         accepted: dict[FileGroup, SliceFile] = {}
         reason = _OVERTAKEN
 
@@ -471,7 +470,7 @@ class _Publisher:
 
 
 def _is_unchanged(state: TableState, file_slice: FileSlice) -> bool:
-    """Whether nobody has compacted a file group since it was read."""
+    """Whether no other compaction has published a slice of a file group since it was read."""
     slice_file = file_slice.slice
     if slice_file is not None:
         return state.slices.cut_of(slice_file.group) == slice_file.cut
@@ -480,6 +479,6 @@ def _is_unchanged(state: TableState, file_slice: FileSlice) -> bool:
 
 
 def _written_files(slices: Iterable[SliceFile], plan: ServicePlan) -> dict[Path, FileRef]:
-    """The files of slices that were written for a plan, each once; not those that overlays have in common."""
+    """Files of slices that were written for a plan, by path; not older files that the slices still refer to."""
     files = {file.path: file for slice_file in slices for file in slice_file.objects}
     return {path: file for path, file in files.items() if names.parse_plan(path) == plan.slot}

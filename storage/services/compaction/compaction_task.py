@@ -1,6 +1,6 @@
 """The task of a compaction: writes the new slices of one file group, or of several that share files.
 
-Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
+It merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
 until a BASE entry names them (`weft.storage.services.compaction.compaction`).
 """
 
@@ -40,17 +40,17 @@ from weft.storage.services.steps.snapshot_task import SnapshotTask
 from weft.storage.services.steps.tasks import WORKING_BYTES
 
 OPEN_ROW_GROUPS: Final = 4
-"""Rows that wait in memory while the parts of a large file group are written, in row groups."""
+"""Limit of rows in memory while the parts of a large file group are written, in row groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSlice:
-    """A new slice, and how many rows the change of its task has left out.
+    """A new slice, and how many rows the change of its task removed.
 
     Attributes:
-        file: The slice, for an entry.
-        visible_left_out: Rows that were visible.
-        hidden_left_out: Rows that were not, such as deletes.
+        file: The slice, as the BASE records it.
+        visible_left_out: Visible rows that the change removed.
+        hidden_left_out: Other rows that it removed, such as deletes.
     """
 
     file: SliceFile
@@ -60,17 +60,17 @@ class NewSlice:
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask(SnapshotTask):
-    """Work on one file group, or on several small ones that share files, in order of what they become.
+    """Work on one file group, or on several small ones that share files, in order of their targets.
 
-    A file group with fewer than ``bits`` is split: it is read once, and all its parts are written. All file groups that
-    are merged into one are in one task.
+    A file group with fewer than ``bits`` bits is split: it is read once, and all its parts are written. All file groups
+    that are merged into one are in one task.
 
     Attributes:
         rev: Revision of ``schema``.
         change: A change of the rows; None for a compaction, which changes no row.
-        bits: Bits of the new slices: file groups with more become one with all others that are parts of it, and those
-            with fewer become several. None: the bits that they have.
-        apart: Write separate files for each part of the (one) file group, which is split.
+        bits: Bits of the new slices. File groups with more bits are merged, file groups with fewer are split. None: as
+            many bits as each file group has.
+        apart: Split the only file group of the task, and write separate files for each of its parts.
     """
 
     rev: int
@@ -79,7 +79,7 @@ class CompactionTask(SnapshotTask):
     apart: bool = False
 
     def target(self, file_slice: FileSlice) -> FileGroup:
-        """The file group that one of the file groups becomes a part of, or itself."""
+        """The file group into which a file group is merged; itself if it is not merged."""
         group = file_slice.group
         return group if self.bits is None or group.bits <= self.bits else group.within(self.bits)
 
@@ -93,9 +93,7 @@ class CompactionTask(SnapshotTask):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the task needs: that of its largest step, or of the parts of a large file group
-        that are written at the same time, and of what waits to be written.
-        """
+        """Estimate of the memory that the task needs: its largest step, and rows that are not written yet."""
         env, schema = self.env, self.schema
         row_group, rows = env.tuning.row_group_bytes, sum(group_bytes(schema, file_slice) for file_slice in self.slices)
         if self.apart:
@@ -108,11 +106,11 @@ class CompactionTask(SnapshotTask):
         return WORKING_BYTES + step_bytes + min(pending_bytes, rows) + columns
 
     def _split_bits(self, file_slice: FileSlice) -> int:
-        """How many bits the parts of a file group have more than it; 0 if it is not split."""
+        """How many more bits the parts of a file group have; 0 if it is not split."""
         return 0 if self.bits is None else max(self.bits - file_slice.group.bits, 0)
 
     def targets(self) -> list[tuple[FileGroup, tuple[FileSlice, ...]]]:
-        """The file groups of the new slices, in order, each with those that it is made from."""
+        """The file groups of the new slices, in order, each with the file groups that it is made from."""
         sources: dict[FileGroup, tuple[FileSlice, ...]] = {}
         for file_slice in self.slices:
             parts = file_slice.group.parts(file_slice.group.bits + self._split_bits(file_slice))
@@ -121,7 +119,7 @@ class CompactionTask(SnapshotTask):
         return sorted(sources.items(), key=operator.itemgetter(0))
 
     def run(self) -> list[NewSlice]:
-        """Write the next slice of every file group, or of those that they become; returns them in order.
+        """Write the new slice of every target; returns the slices in order.
 
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
@@ -161,7 +159,7 @@ def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], loaded: Merge
 def _write_overlaid_slice(
     task: CompactionTask, rows: MergedRows, file_slice: FileSlice, loaded: Mergers
 ) -> NewSlice | None:
-    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
+    """Write the new slice of a file group as an overlay of its base; None if a base has to be written."""
     env, schema, slice_file = task.env, task.schema, file_slice.slice
     plan = plan_overlay(env, schema, file_slice, _changed_groups(task, rows, file_slice))
     if plan is None or slice_file is None:
@@ -176,7 +174,7 @@ def _write_overlaid_slice(
 
 
 def _changed_groups(task: CompactionTask, rows: MergedRows, file_slice: FileSlice) -> set[int]:
-    """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
+    """Ids of the column groups that the logs of a file group change; with large logs, that they may change."""
     if len(rows.ranges(file_slice)) > 1:
         return {group for number in set(file_slice.file.tolist()) for group in task.files[number].file.groups}
     ((_, logs),) = rows.logs(file_slice)
@@ -184,14 +182,14 @@ def _changed_groups(task: CompactionTask, rows: MergedRows, file_slice: FileSlic
 
 
 def _rows_of(task: CompactionTask, rows: MergedRows, step: MergeStep) -> Iterator[Stitched]:
-    """The rows of a step; those of one new slice in key order."""
+    """Merged rows of a step; rows of one new slice are in key order."""
     if len(step.runs) == 1:
         return rows.of(step.runs[0])
     return merge_sorted(task.schema, list(map(rows.of, step.runs)))
 
 
 def _order_by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -> Arrays:
-    """The rows of a step in order of new slice, then of key; ``names.SLICE_ORDINAL`` is the number of the new slice."""
+    """Sort the rows of a step by new slice, then key. ``names.SLICE_ORDINAL`` is the position of the new slice."""
     rows, ((sources,), targets) = join_rows([part for part in parts if part]), (step.runs, step.targets)
     if not rows or [target for target, _ in targets] == [source.group for source in sources]:
         return rows
@@ -209,7 +207,7 @@ def _order_by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arra
 
 
 class _Files:
-    """The files of new slices that are being written: one base and one shadow."""
+    """The base file and the shadow file of new slices, while they are written."""
 
     def __init__(self, task: CompactionTask, env: Environment, folder: str, *, shared: bool) -> None:
         schema, unique = task.schema, env.ids.new()
@@ -225,7 +223,7 @@ class _Files:
         self._statistics, self._left_out = SliceStatistics(self._task.schema), [0, 0]
 
     def write(self, stitched: Stitched) -> None:
-        """Append rows of the slice that was begun."""
+        """Append rows to the current slice."""
         for i, (writer, unchanged) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
             rows = self._change(unchanged)
             self._left_out[i] += _count(self._task.schema, unchanged) - _count(self._task.schema, rows)
@@ -241,7 +239,7 @@ class _Files:
         self._begin()
 
     def write_slices(self, step: MergeStep, visible: Arrays, hidden: Arrays) -> None:
-        """Append all slices of a step: rows as from `_order_by_target`."""
+        """Append all slices of a step; the rows are sorted by `_order_by_target`."""
         count = len(step.targets)
         statistics = [SliceStatistics(self._task.schema) for _ in step.targets]
         parts, left_out = list[list[FilePart | None]](), list[list[int]]()
@@ -265,7 +263,7 @@ class _Files:
         return change.apply(self._task.schema, rows) if change is not None and rows else rows
 
     def close(self) -> list[NewSlice]:
-        """Finish the files, durably."""
+        """Finish the files durably; returns their slices."""
         base, shadow = self._base.close(), self._shadow.close()
         return [
             NewSlice(_slice_file(self._task, written_slice, base, shadow), *written_slice.left_out)
@@ -279,7 +277,7 @@ class _Files:
 
 
 def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
-    """Write the slices of a task, of several file groups into the same files."""
+    """Write all slices of a task into the same files."""
     targets, steps, first_slice = task.targets(), _steps(task), task.slices[0]
     rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
     continued = targets[0][0] == first_slice.group and not first_slice.shared
@@ -287,7 +285,7 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
         new_slice = _write_overlaid_slice(task, rows, first_slice, loaded)
         if new_slice is not None:
             return [new_slice]
-        if len(rows.ranges(first_slice)) > 1:  # their logs were read, which is possible once
+        if len(rows.ranges(first_slice)) > 1:  # the logs were read, and can be read only once
             rows = _merged_rows(task, steps, loaded)
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
@@ -295,10 +293,9 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
             stitched = _rows_of(task, rows, step)
             if step.in_memory:
                 merged = list(stitched)
-                visible = _order_by_target(task, step, [stitched_part.visible for stitched_part in merged])
-                files.write_slices(
-                    step, visible, _order_by_target(task, step, [stitched_part.hidden for stitched_part in merged])
-                )
+                visible = _order_by_target(task, step, [rows.visible for rows in merged])
+                hidden = _order_by_target(task, step, [rows.hidden for rows in merged])
+                files.write_slices(step, visible, hidden)
             else:
                 ((group, before),) = step.targets
                 for part in stitched:
@@ -323,13 +320,10 @@ def _count(schema: TableSchema, rows: Arrays) -> int:
 
 
 def _write_apart(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
-    """Write the parts of one large file group, each into its own files, in as few passes over it as possible."""
+    """Write the parts of one large file group, each to its own files, in as few passes over it as possible."""
     ((file_slice,), tuning) = task.slices, task.env.tuning
-    targets, max_parts, new_slices = (
-        [group for group, _ in task.targets()],
-        parts_at_once(task.env.tuning),
-        list[NewSlice](),
-    )
+    targets, max_parts = [group for group, _ in task.targets()], parts_at_once(tuning)
+    new_slices: list[NewSlice] = []
     for start in range(0, len(targets), max_parts):
         parts = targets[start : start + max_parts]
         # All files together have the pending rows of a few row groups.
@@ -384,7 +378,7 @@ def _slice_file(
 
 
 def rows_of_parts(schema: TableSchema, stitched: Stitched, parts: Sequence[FileGroup]) -> list[Stitched]:
-    """Rows of a file group as those of each of some of its parts, which have equal bits."""
+    """Divide rows of a file group among some of its parts, which have equal bits."""
     divided = [_divide(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
     return [Stitched(visible, hidden) for visible, hidden in zip(*divided, strict=True)]
 
@@ -397,7 +391,7 @@ def _divide(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[File
 
 
 def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:
-    """The file with the rows of a file group, None if it has none; and its part, None if that is the whole file."""
+    """The file with rows of a file group, None if it has no rows; and their part of it, None for the whole file."""
     if file is None or part is None:
         return None, None
     return file, None if part.rows == file.rows else part

@@ -1,12 +1,12 @@
-"""Steps of a compaction task: which of its file groups are merged together, and what that needs in memory.
+"""Steps of a compaction task: which of its file groups are merged together, and the memory that each step needs.
 
     small file groups, whole or split or merged    one step: all rows in memory, then written slice by slice
-    a file group that is larger                    one step: its rows are written as they are merged
-    larger ones that become one                    one step: likewise, as streams that are merged by key
-    one that is split into a shared file           one step: its rows wait in memory, for a file has its parts in order
+    a larger file group                            one step: its rows are written as they are merged
+    larger file groups that become one             one step: likewise, as streams that are merged by key
+    a file group split into a shared file          one step: all rows in memory, because a file has its parts in order
 
-Small ones are merged together because each column of each merge has a fixed cost, which is a thousand times that of a
-few rows (`tests/benchmarks/memory.py`).
+Small file groups are merged together because each column of each merge has a fixed cost, which is a thousand times that
+of a few rows (`tests/benchmarks/memory.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.storage.services.compaction.merged_rows import logs_at_once
 from weft.storage.services.steps.tasks import COPIES
 
 Target = tuple[FileGroup, tuple[FileSlice, ...]]
-"""A file group of a new slice, and those that it is made from."""
+"""A file group of a new slice, and the file groups that it is made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,9 @@ class MergeStep:
     """File groups that are merged at the same time.
 
     Attributes:
-        runs: The file groups, in order; those of one run are merged together
-            (`weft.storage.services.compaction.merged_rows`), and several runs have one file group each, of which one
-            becomes.
-        targets: All that they become, in order.
+        runs: The file groups, in order. A single run of several file groups is merged together
+            (`weft.storage.services.compaction.merged_rows`). Several runs of one file group each become one slice.
+        targets: The new slices, in order.
     """
 
     runs: tuple[tuple[FileSlice, ...], ...]
@@ -44,7 +43,7 @@ class MergeStep:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all rows are merged before the first is written; only those of one new slice need not be."""
+        """Whether all rows are merged before the first is written. Not needed for a single new slice."""
         return len(self.targets) > 1 or len(self.runs[0]) > 1
 
     def memory_bytes(self, env: Environment, schema: TableSchema, files: Sequence[LiveFile]) -> int:
@@ -63,7 +62,7 @@ class MergeStep:
 
 
 def _log_bytes(env: Environment, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> int:
-    """Memory of the logs of a file group: all of them, or those of a key range, and a block of each file."""
+    """Memory of the logs of a file group: all of them, or those of one key range and a block of each file."""
     all_bytes = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
     at_once = logs_at_once(env, schema, file_slice)
     if not at_once:
@@ -75,7 +74,7 @@ def _log_bytes(env: Environment, schema: TableSchema, file_slice: FileSlice, fil
 
 
 def _may_join(env: Environment, schema: TableSchema, file_slice: FileSlice) -> bool:
-    """Whether a small file group may be merged together with others: of shared log ranges rows are filtered for one."""
+    """Whether a small file group may be merged with others. Rows of shared log ranges are filtered for one only."""
     return not file_slice.shared and not logs_at_once(env, schema, file_slice)
 
 
@@ -85,7 +84,7 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        targets: All file groups of the new slices, in order.
+        targets: The new slices, in order.
     """
     units: dict[tuple[FileGroup, ...], list[Target]] = {}
     for target, sources in targets:

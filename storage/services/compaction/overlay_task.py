@@ -1,7 +1,7 @@
 """Writes an overlay instead of a base: a file with the column groups that have changed (PROTOCOL.md, "Overlays").
 
-A compaction may do so if its logs add no row, hide none, and have no key of the shadow. Then the rows of the new slice
-are those of the old base, in the same order, and only the groups with registers in the logs differ.
+A compaction may do so if its logs add no row, hide no row, and have no key of the shadow. Then the new slice has the
+rows of the old base in the same order, and only the column groups in the logs differ.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from weft.storage.services.compaction.merged_rows import base_rows, shadow_rows
 
 @dataclass(frozen=True, slots=True)
 class OverlayPlan:
-    """What an overlay has.
+    """What an overlay contains.
 
     Attributes:
         base: The base file that it belongs to.
         groups: The column groups to write.
-        kept_overlays: The other overlays of the slice, with the groups that are still read from them.
-        row_groups: Number of rows of each row group.
+        kept_overlays: The older overlays of the slice, with the groups that are still read from them.
+        row_groups: Number of rows in each row group.
     """
 
     base: FileRef
@@ -59,10 +59,10 @@ class NewOverlay:
 def plan_overlay(
     env: Environment, schema: TableSchema, file_slice: FileSlice, changed: Collection[int]
 ) -> OverlayPlan | None:
-    """What an overlay would have; None if a base is written.
+    """Plan an overlay; None if a base has to be written.
 
-    A base is written if the slice has none, shares it, or has columns of an older schema, and if an overlay would be
-    too large: `Tuning.overlay_percent`. A slice has at most `Tuning.overlay_files`; one more takes the groups of all.
+    That is so if the slice has no base, shares it, or has columns of an older schema, or if the overlay would be larger
+    than `Tuning.overlay_percent`. A slice has at most `Tuning.overlay_files` overlays; a further one replaces them all.
 
     Args:
         env: The environment of the table.
@@ -108,7 +108,7 @@ def plan_overlay(
 def _groups_by_footer(
     footers: Sequence[Footer], overlays: Sequence[Overlay], groups: Sequence[Group]
 ) -> Iterator[tuple[Footer, list[Group]]]:
-    """The groups in the file that has their newest values."""
+    """The footers of base and overlays, each with the groups whose newest values are in that file."""
     ids_by_overlay = [set(overlay.groups) for overlay in overlays]
     overlaid_ids = set().union(*ids_by_overlay)
     for footer, group_ids in zip(footers[1:], ids_by_overlay, strict=True):
@@ -117,7 +117,7 @@ def _groups_by_footer(
 
 
 def _stored_bytes(footer: Footer, columns: set[str]) -> int:
-    """Stored bytes of columns of a file."""
+    """Stored bytes of some columns of a file."""
     paths = [footer.metadata.schema.column(leaf).path for leaf in range(footer.metadata.num_columns)]
     leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.split(".", 1)[0] in columns]
     row_groups = [footer.metadata.row_group(number) for number in range(footer.metadata.num_row_groups)]
@@ -133,7 +133,7 @@ def write_overlay(
     logs: Iterable[tuple[FileSlice, LogState | None]],
     loaded: Mergers,
 ) -> NewOverlay | None:
-    """Write an overlay; None if a row would be added or hidden, or is hidden and has changed: then nothing is written.
+    """Write an overlay. None, and no file, if the logs would add or hide a row, or change a hidden one.
 
     Args:
         env: The environment of the table.
@@ -186,7 +186,7 @@ def write_overlay(
 
 
 def _check_unchanged(schema: TableSchema, hidden: Arrays, logs: LogState | None) -> None:
-    """Check that logs have no key of the shadow."""
+    """Check that the logs have no key of the shadow."""
     if logs is not None:
         _, is_in_logs = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
         if is_in_logs.any():
@@ -205,7 +205,7 @@ def _same_rows(
             yield rows
 
     for stitched in stitch.run(remembered(), None, logs):
-        if not sort_columns or stitched.hidden or not stitched.visible:  # new rows only, or some that are hidden now
+        if not sort_columns or stitched.hidden or not stitched.visible:  # only new rows, or rows that are hidden now
             raise _RowsDiffer
         if not stitched.visible[schema.sort_column].equals(sort_columns.popleft()):
             raise _RowsDiffer
@@ -213,11 +213,11 @@ def _same_rows(
 
 
 class _RowsDiffer(Exception):
-    """Why an unfinished overlay is discarded: its rows are not those of the base, or it changes hidden ones."""
+    """An overlay is not possible: its rows would differ from those of the base, or it would change hidden rows."""
 
 
 def overlaid_slice(schema: TableSchema, slice_file: SliceFile, overlay: NewOverlay) -> dict[str, object]:
-    """The members of a slice that an overlay changes: the overlays, and statistics of their groups."""
+    """The fields of a slice that an overlay changes: its overlays, and statistics of their groups."""
     columns = {schema.column_by_name[name].id for group in overlay.groups for name in group.columns}
     other_overflows = {column: count for column, count in slice_file.overflows.items() if column not in columns}
     ordering_max = {**slice_file.ordering_max, **overlay.statistics.ordering_max}

@@ -1,11 +1,11 @@
-"""Erase: removes keys physically, beside live writers and compactions (PROTOCOL.md, "Erase", X1 to X5).
+"""Erase: removes keys physically while writers and compactions run (PROTOCOL.md, "Erase", X1 to X5).
 
     refuse, or  ─▶ PLAN ─▶ find the files ─▶ BASE(rewrites) ─▶ CLEAN_INTENT ─▶ delete ─▶ redact the log ─▶ read all
     SCHEMA         (keeps   with the keys     slices without    (expires what            (`redact_log`)    objects back
     (feature)      files)   (`key_search`)    the keys          had them)                                  (`proof`)
 
 Every step looks at what is stored, not at what an earlier step did. So an erase that died is completed by running it
-again, and two erases at once both end.
+again, and two erases at the same time both end.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ class EraseResult(Shown):
 
     Attributes:
         keys: Number of distinct keys.
-        cut: What was erased: all events of the keys in commits up to this cut.
-        entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them. It is the last one, if
-            it took several because another service published slices of some file groups first.
-        file_groups: Number of the file groups that were rewritten by all of them.
+        cut: All events of the keys in commits up to this cut were erased.
+        entry: Slot of the newest BASE without the keys; 0 if no file that readers use had one of the keys.
+        file_groups: Number of file groups that were rewritten, in all attempts.
         released: Savepoints that were released, because they had the keys.
-        broken: What needed them, and cannot be read any more: savepoints of other tables, and published tables.
-        unpinned: Owners of the pins that were removed, likewise, or because their snapshots had expired.
-        aborted: Ids of the compactions and folds that were aborted, likewise.
+        broken: What needed these savepoints and cannot be read any more: savepoints of other tables, published tables.
+        unpinned: Owners of pins that were removed, because their snapshots had the keys or had expired.
+        aborted: Ids of compactions and folds that were aborted, because their snapshots had the keys.
         deleted: Files that were deleted, by kind.
-        redacted: Entries of the log whose key ranges were removed.
-        checkpoints: Checkpoints that were deleted because of their key ranges.
+        redacted: Number of log entries whose key ranges were removed.
+        checkpoints: Number of checkpoints that were deleted because of their key ranges.
         read: Objects that were read back, by kind.
         remains: Objects that still have a key, or could not be read. If there are any, run the erase again.
         newer: Objects with one of the keys that were committed after the cut, or are not committed yet.
-        unread: Objects in the table's folder that are not the table's.
+        unread: Objects in the table's folder that do not belong to the table.
         seconds: Wall-clock time.
     """
 
@@ -155,9 +154,9 @@ class _KeyHolders:
     Attributes:
         savepoints: Savepoints by name.
         pins: Pins that have not expired.
-        late: Pins that were written after their snapshots expired: nothing can be read with them, but they keep
-            entries of the log.
-        retained: The oldest retained prefix of the table lane, if its snapshots have the keys; else 0.
+        late: Pins that were written after their snapshots had expired. Nothing can be read with them, but they keep
+            log entries.
+        retained: The oldest retained prefix of the table lane if retained snapshots have the keys, else 0.
     """
 
     savepoints: Mapping[str, LiveSavepoint]
@@ -166,10 +165,10 @@ class _KeyHolders:
     retained: int
 
     def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
-        """Refuse to break what the caller keeps (rule X1).
+        """Refuse the erase if something would break that the caller did not allow to break (rule X1).
 
         Raises:
-            StillRetained: Something would be broken.
+            StillRetained: Savepoints, pins or retained snapshots need files with the keys.
         """
         parts, hints = [], []
         savepoints = {} if release_savepoints else self.savepoints
@@ -199,7 +198,7 @@ class _KeyHolders:
 
 
 def _find_key_holders(table_log: TableLog, search: KeySearch) -> _KeyHolders:
-    """Whatever needs files with the keys."""
+    """Find what needs files with the keys. Starts again if a clean deletes such a file meanwhile."""
     for _ in range(MAX_ROUNDS):
         state, cut, _ = table_log.newest_cut()
         try:
@@ -213,7 +212,7 @@ def _find_key_holders(table_log: TableLog, search: KeySearch) -> _KeyHolders:
 
 
 def _key_holders_at(table_log: TableLog, search: KeySearch, state: TableState, cut: Cut) -> _KeyHolders:
-    # A retained snapshot has a key only if the oldest one has it, together with all later commits.
+    # A retained snapshot has a key only if the oldest one, read with all later commits, has it.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
     retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
     savepoints = {
@@ -235,15 +234,15 @@ def _has_keys(table_log: TableLog, search: KeySearch, cut: Cut) -> bool | None:
     except MissingFile:
         if table_log.refresh().keeps(cut):
             raise
-        return None  # a pin that came too late, or a plan that has ended
+        return None  # of a late pin, or of a plan that has ended
 
 
 @dataclass(frozen=True, slots=True)
 class _RewriteOutcome:
-    """Slices without the keys (X3).
+    """The published slices without the keys (X3).
 
     Attributes:
-        cut: Cut of the snapshot of the last attempt: no event of the keys up to it is left.
+        cut: Cut of the snapshot of the last attempt. No event of the keys up to this cut remains.
         entry: Slot of the newest BASE; 0 if none was published.
         groups: File groups that were rewritten in any attempt.
     """
@@ -282,7 +281,7 @@ def _rewrite_once(
     reserve_ms: int,
     progress: OnStage,
 ) -> tuple[CompactionResult, int] | None:
-    """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
+    """Rewrite once; returns the result and the slot of the BASE (0 if none), or None if no file has the keys."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
             file_slices = _choose(table_log, snapshot, search)
@@ -295,11 +294,11 @@ def _rewrite_once(
 
 
 def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:
-    """The file groups to rewrite.
+    """Choose the file groups to rewrite.
 
     A file with a key can be deleted only if nothing refers to it. So all file groups in a base or shadow file with a
-    key are rewritten; and if a log file has one, all file groups with log files, because log files are deleted by
-    `TableState.covered`, which is one cut for all file groups.
+    key are rewritten. If a log file has a key, all file groups with log files are rewritten, because log files are
+    deleted up to `TableState.covered`, one cut for all file groups.
     """
     paths = frozenset(search.in_slices(snapshot.state))
     in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
@@ -307,7 +306,7 @@ def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[
         file_slice for file_slice in snapshot.slices if (in_logs and len(file_slice.rows)) or _is_in(file_slice, paths)
     ]
     if in_logs and not file_slices:
-        file_slices = list(snapshot.slices[:1])  # all rows are in slices already: only `covered` has to be moved
+        file_slices = list(snapshot.slices[:1])  # all rows are in slices already; only `covered` has to advance
     return file_slices
 
 
@@ -325,7 +324,7 @@ def _release(table_log: TableLog, name: str) -> bool:
 
 
 def _abort_plans(table_log: TableLog, search: KeySearch) -> Iterator[str]:
-    """Abort the compactions and folds that keep files with the keys: those that began before the keys were erased."""
+    """Abort compactions and folds whose snapshots have the keys: they began before the keys were erased."""
     for plan_id, plan in table_log.refresh().plans.items():
         if _has_keys(table_log, search, plan.at) and abort_plan(table_log, plan_id, "it reads erased keys"):
             yield plan_id
@@ -337,7 +336,7 @@ def _clean(table_log: TableLog, progress: OnStage, *, expire: bool) -> CleanResu
 
 
 def _explain_remains(needs: CurrentNeeds, path: Path, parsed: ParsedPath) -> str:
-    """Why an object with an erased key is there."""
+    """Explain why an object with an erased key still exists."""
     if not is_needed(needs.needed, path, parsed):
         return "a process that was ended still wrote it, or has not released it: run the erase again"
     names = ", ".join(f"{holder.what} {holder.name}" for holder in needs.holders)

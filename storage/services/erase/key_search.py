@@ -1,7 +1,7 @@
-"""Finds given keys in the stored objects of a table: in rows of files, and in the key ranges of indexes.
+"""Finds keys in the stored objects of a table: in rows of files, and in the key ranges of indexes.
 
-A search reads what is stored, not what readers see: rows of shared files that no slice refers to, log files of commits
-that are in slices already, entries in archives. Files are immutable, so the result for a file is remembered.
+A search reads everything that is stored, also what readers do not see: rows of shared files that no slice refers to,
+log files of commits that are in slices already, entries in archives. Files are immutable, so results are cached.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KeySearch:
         env: Environment of the table.
         schema: The newest schema.
         vector: The keys as values of the sort column, ascending and distinct.
-        forms: The same in JSON form, as key ranges have them.
+        forms: The keys in JSON form, as in key ranges.
         progress: Called with the number of files that were searched.
     """
 
@@ -64,12 +64,12 @@ class KeySearch:
 
     @classmethod
     def of(cls, env: Environment, schema: TableSchema, key_rows: KeyRows, progress: OnStage = unobserved) -> KeySearch:
-        """A search for given keys.
+        """Create a search.
 
         Args:
             env: Environment of the table.
             schema: The newest schema.
-            key_rows: The keys, see `weft.storage.read.plan.pruning.KeyRows`.
+            key_rows: The keys to search for, see `weft.storage.read.plan.pruning.KeyRows`.
             progress: Called with the number of files that were searched.
 
         Raises:
@@ -85,7 +85,7 @@ class KeySearch:
         return len(self.vector)
 
     def without_results(self) -> KeySearch:
-        """A search for the same keys that has read nothing."""
+        """A search for the same keys, without cached results."""
         return KeySearch(self.env, self.schema, self.vector, self.forms)
 
     def in_snapshot(self, table_log: TableLog, state: TableState, lanes: Seqs) -> bool:
@@ -94,11 +94,11 @@ class KeySearch:
         Raises:
             CorruptData: A file is missing or damaged.
         """
-        # Both are searched: a missing file says that nobody can read the snapshot.
+        # Search both, because a missing file shows that the snapshot cannot be read.
         return bool([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
 
     def in_slices(self, state: TableState) -> list[Path]:
-        """Files of slices of a state with these keys, in rows of any file group; found by statistics, then rows.
+        """Files of a state's slices with these keys, in rows of any file group. Reads statistics, then rows.
 
         Raises:
             CorruptData: A file is missing or damaged.
@@ -112,7 +112,7 @@ class KeySearch:
         return [path for path in files if self._results[path]]
 
     def in_logs(self, table_log: TableLog, state: TableState, lanes: Seqs) -> list[Path]:
-        """Fold files with these keys, and log files of commits after `TableState.covered`; found by index, then rows.
+        """Fold files, and log files of commits after `TableState.covered`, with these keys. Reads indexes, then rows.
 
         Raises:
             CorruptData: A file is missing or damaged.
@@ -138,7 +138,7 @@ class KeySearch:
 
     @property
     def _sort_type(self) -> pa.DataType:
-        # The largest integer type, because the key column may have become wider since.
+        # The largest integer type, because the key column may have been widened since.
         kind = self.schema.slice.field(self.schema.sort_column).type
         return pa.int64() if pa.types.is_integer(kind) else kind
 
@@ -146,15 +146,15 @@ class KeySearch:
         return keys.any_within(self.vector, keys.key_vector(pa.array([smallest, largest], self._sort_type)))
 
     def in_object(self, parsed: ParsedPath, path: Path, size: int) -> bool:
-        """Whether a stored object has one of the keys. Reads all of it that can have keys.
+        """Whether a stored object has one of the keys. Reads every part of it that may have keys.
 
         Args:
-            parsed: The parts of its path; its kind decides how it is read.
+            parsed: The parts of its path. The kind decides how the object is read.
             path: Its path.
             size: Its size in bytes.
 
         Raises:
-            CorruptData: It is missing or damaged, so that it is not known what it has.
+            CorruptData: It is missing or damaged, so its keys are unknown.
             StoreUnavailable: The store does not answer.
         """
         with _decoding(path):
@@ -177,11 +177,11 @@ class KeySearch:
         return decode_archive(data, parsed.lane, parsed.slot, chunks).contents()
 
     def in_json(self, data: bytes) -> bool:
-        """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
+        """Whether an index in an entry, sidecar or checkpoint has a block that begins or ends with one of the keys."""
         if _BOUND not in data:
             return False
-        # A checkpoint of the table lane has packed slices before its object, which have no bounds of keys, and neither
-        # have the packed file groups of folds in it; others have a line before it.
+        # In a checkpoint of the table lane, packed slices without key bounds come before the JSON object. In other
+        # objects a line comes before it.
         text = state_json(data) or data[data.index(b"{") :]
         return has_key_bound(json.loads(text), self.forms)
 
@@ -207,16 +207,14 @@ class KeySearch:
         return bool(keys.find(self.vector, keys.key_vector(sort_keys(self.schema, columns)))[1].any())
 
     def _cast_key_column(self, name: str, column: pa.Array) -> pa.Array:
-        """A key column of a file. An older file may have a narrower type; a file that is newer than the search, a wider
-        one, which the key vector has room for.
-        """
+        """A key column of a file, widened to the schema's type. A file newer than the schema may have a wider type."""
         kind = self.schema.column_by_name[name].type
         return column if widens(kind, column.type) else column.cast(kind)
 
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Errors of the block mean that an object does not decode."""
+    """Turn errors of the block into `CorruptData`: the object does not decode."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:

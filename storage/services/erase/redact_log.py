@@ -1,8 +1,8 @@
 """Redacts the log: removes the key ranges with erased keys from entries, archives and checkpoints (PROTOCOL.md, X4).
 
-An entry is replaced in its slot by the same entry without indexes, once no snapshot needs its log files. The slot stays
-taken, by an entry with the same ``commit_id``, so no rule about slots is affected. A process that stalls before it
-replaces a slot that was archived meanwhile makes a ghost (A1).
+Once no snapshot needs the log files of an entry, the entry is replaced in its slot by the same entry without indexes.
+The slot keeps an entry with the same ``commit_id``, so no rule about slots is affected. A process that stalls before it
+replaces a slot, which is archived meanwhile, creates a ghost (A1).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ MAX_PASSES: Final = 3  # a clean may archive entries while they are replaced
 
 @dataclass(frozen=True, slots=True)
 class Redaction:
-    """What was replaced: ``entries``, in their slots or in archives; ``checkpoints``, which were deleted."""
+    """Number of entries that were replaced, in slots or archives, and of checkpoints that were deleted."""
 
     entries: int
     checkpoints: int
 
 
 def redact_log(table_log: TableLog, search: KeySearch, needs: CurrentNeeds) -> Redaction:
-    """Remove the keys from everything in the log that no snapshot needs.
+    """Remove the keys from all entries, archives and checkpoints that no snapshot needs.
 
     Args:
         table_log: The table's log.
         search: The keys.
-        needs: What snapshots need; judged after the snapshots that need no more had expired.
+        needs: What snapshots need, found after the snapshots with the keys have expired.
 
     Raises:
         CorruptData: An entry or archive is damaged.
@@ -73,9 +73,9 @@ def redact_log(table_log: TableLog, search: KeySearch, needs: CurrentNeeds) -> R
 
 
 def _replace_checkpoints(table_log: TableLog, search: KeySearch, needs: CurrentNeeds) -> int:
-    """Replace the checkpoints of the table lane by a new one if they have keys, or entries before them are redacted.
+    """Replace the checkpoints of the table lane by a new one if they have keys, or if entries will be redacted.
 
-    A checkpoint has the indexes of the folds that were live. It must equal what replaying the log gives.
+    A checkpoint has the indexes of live folds, and must equal the state that replaying the log gives.
 
     Returns:
         The number of deleted checkpoints.
@@ -95,7 +95,7 @@ def _replace_checkpoints(table_log: TableLog, search: KeySearch, needs: CurrentN
 def _redactions(
     table_log: TableLog, search: KeySearch, needs: CurrentNeeds, folders: Iterable[Path]
 ) -> Iterator[tuple[Path, ParsedPath, list[bytes], list[bytes]]]:
-    """The slots and archives that have to be replaced: path, its parts, the entries before and after."""
+    """Yield the slots and archives to replace: path, its parts, old entries, new entries."""
     chunks = Chunks(table_log.env.tuning.archive_chunk)
     for path, parsed, data in _objects(table_log, folders):
         if parsed.kind is Kind.ENTRY:
@@ -107,13 +107,13 @@ def _redactions(
             continue
         unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
         if parsed.kind is Kind.ARCHIVE and not all(unneeded):
-            # Nothing needed the entries when they were archived, which may be later than `needed`.
+            # Nothing needed the entries when they were archived, which may be later than `needs`.
             needs = find_needed(table_log)
             unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
         if not any(has_key and is_unneeded for has_key, is_unneeded in zip(have_key, unneeded, strict=True)):
             continue
-        # All of an archive, not only the entries with these keys: then a request that arrives late, after that of
-        # another erase, brings no key back.
+        # Redact all entries of an archive, not only those with these keys. Then a late request, after that of another
+        # erase, does not bring a key back.
         yield (
             path,
             parsed,
@@ -126,7 +126,7 @@ def _redactions(
 
 
 def _replace(table_log: TableLog, path: Path, data: bytes) -> None:
-    """Replace an entry or an archive by what means the same: the only objects of a table that are overwritten."""
+    """Replace an entry or archive by an equivalent one. No other object of a table is overwritten."""
     with normalise_errors(path):
         table_log.store.put(path, data)
 
@@ -140,7 +140,7 @@ def _encode(table_log: TableLog, parsed: ParsedPath, contents: Sequence[bytes]) 
 def _unneeded(
     table_log: TableLog, contents: Sequence[bytes], lane: LaneName, first: int, needs: CurrentNeeds
 ) -> list[bool]:
-    """`_is_unneeded` of consecutive entries of a lane, from entry ``first`` on."""
+    """`_is_unneeded` for consecutive entries of a lane, from entry ``first`` on."""
     return [_is_unneeded(table_log, data, lane, seq, needs) for seq, data in enumerate(contents, first)]
 
 
@@ -148,7 +148,7 @@ def _is_unneeded(table_log: TableLog, data: bytes, lane: LaneName, seq: int, nee
     """Whether no snapshot reads the log files of an entry, so that nothing reads their indexes."""
     if lane != TABLE_LANE:
         spans = needs.needed.entries.get(lane)
-        # A lane that is not known was retired, or is newer.
+        # A lane without needs was retired, or was added later.
         return not contains(spans, seq) if spans is not None else table_log.was_retired(lane)
     if seq > needs.table:
         return False
@@ -156,9 +156,7 @@ def _is_unneeded(table_log: TableLog, data: bytes, lane: LaneName, seq: int, nee
 
 
 def _objects(table_log: TableLog, folders: Iterable[Path]) -> Iterator[tuple[Path, ParsedPath, bytes]]:
-    """(path, parts of the path, content) of the objects in folders that weft uses; those deleted meanwhile are left
-    out.
-    """
+    """Yield path, its parts and content of weft's objects in some folders. Objects deleted meanwhile are left out."""
     for folder in folders:
         listed = [Path(f"{folder}/{name}") for name, _ in table_log.store.list(folder)]
         parsed_paths = [(path, parsed) for path in listed if (parsed := parse_path(path)) is not None]

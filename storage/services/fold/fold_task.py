@@ -1,4 +1,4 @@
-"""The task of a fold: merges the events and earlier folds of some adjacent file groups into registers, in one file.
+"""The task of a fold: merges events and earlier folds of some adjacent file groups into one file of registers.
 
 The file is not visible until a FOLD entry names it (`weft.storage.services.fold.fold`).
 """
@@ -23,7 +23,7 @@ from weft.storage.services.steps.tasks import COPIES, WORKING_BYTES
 
 @dataclass(frozen=True, slots=True)
 class FoldedRows:
-    """What a task has folded.
+    """The result of a task.
 
     Attributes:
         file: The file; None if the events left no registers.
@@ -36,7 +36,7 @@ class FoldedRows:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask(SnapshotTask):
-    """Folds some file groups; ``slices`` are their log ranges, sorted by file group."""
+    """Folds some file groups. ``slices`` are their log ranges, sorted by file group."""
 
     @property
     def bytes(self) -> int:
@@ -75,7 +75,7 @@ class FoldTask(SnapshotTask):
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 
     def _runs(self, *, together: bool) -> Iterator[list[FileSlice]]:
-        """File groups that are merged together, as in `weft.storage.services.compaction.merge_steps`."""
+        """Divide file groups into runs that are merged together, as a compaction does (`merge_steps`)."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
         sizes = [
@@ -86,5 +86,5 @@ class FoldTask(SnapshotTask):
 
 
 def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:
-    """Estimate of the memory for the rows of one file group that are folded."""
+    """Estimate of the memory for the folded rows of one file group."""
     return log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum()))

@@ -1,8 +1,8 @@
 """Restore a table to a snapshot, undo one stream, fence or close a lane: services that stop the writers of some lanes.
 
 Restore and undo delete nothing: they record which entries are rolled back and which slices are the newest ones again,
-and everything else follows from that (S18 RolledBackNeverVisible). Schema, lanes and savepoints are unchanged. Sources
-may send again what was rolled back, because a lane counts only the batches that are live.
+and everything else follows from that (PROTOCOL.md, "Fencing barriers"). Schema, lanes and savepoints are unchanged.
+Sources may send again what was rolled back, because a lane only counts batches that are not rolled back.
 """
 
 from __future__ import annotations
@@ -32,22 +32,21 @@ MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was co
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult(Shown):
-    """The result of a restore or undo. It has only lanes with rolled-back entries, except in ``in_doubt``.
+    """The result of a restore or undo. All fields but ``in_doubt`` list only lanes with rolled-back entries.
 
     Attributes:
-        entry: Slot of its DONE in the table lane, from which on readers see the result.
+        entry: Slot of the DONE in the table lane. Readers see the result from this entry on.
         kept: Last entry that was kept, by lane; 0 for none.
-        rolled_back: Number of entries that this call rolled back, by lane, claims included.
+        rolled_back: Number of entries that this call rolled back, by lane, including claims.
         kept_ms: Commit time of the last entry that was kept (writer's clock), by lane; lanes without such an entry are
             left out.
         rolled_back_ms: Commit times of the first and the last entry that this call rolled back, by lane, without the
-            claim that fenced the writer; lanes with nothing but that claim are left out.
-        in_doubt: First and last of the entries that may have been kept because of a wrong clock, by lane: either only
-            the writer's clock says that they became visible before the requested time, because that was between two
-            marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a
-            savepoint.
+            claim that fenced the writer; lanes with no other entry are left out.
+        in_doubt: First and last entry that may have been kept because of a wrong clock, by lane. Either the requested
+            time was between two marks, and only the writer's clock says that the entries became visible before it; or
+            the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a savepoint.
         before: Number of entries after the last kept one that earlier restores or undos had rolled back, by lane; lanes
-            without any are left out.
+            without such entries are left out.
     """
 
     entry: int
@@ -65,7 +64,7 @@ def restore(table_log: TableLog, target: TableState, target_cut: Cut, label: str
     Args:
         table_log: The table's log.
         target: The table state of the snapshot.
-        target_cut: Its cut.
+        target_cut: The cut of the snapshot.
         label: The request in words, for the log.
 
     Raises:
@@ -83,7 +82,7 @@ def restore(table_log: TableLog, target: TableState, target_cut: Cut, label: str
 
 @dataclass(frozen=True, slots=True)
 class _UndoPoint:
-    """The last entry of each lane that an undo keeps, and the last one that it keeps whatever clocks say."""
+    """Last entry of each lane that an undo keeps, and last entry that it keeps even if clocks were wrong."""
 
     last_kept: cut.Seqs
     certain: cut.Seqs
@@ -129,7 +128,7 @@ def _undo_point_of_cut(table_log: TableLog, since: str) -> Callable[[Sequence[La
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         state = table_log.refresh()
         if kept_cut.table < state.complete_from:
-            # It may have expired meanwhile. Then lanes with later commits may have been retired.
+            # The cut may have expired meanwhile, and lanes with later commits may have been retired since.
             check_promised(state, kept_cut)
         last_kept = {lane: kept_cut.lanes.get(lane, 0) for lane in lanes}
         return _UndoPoint(last_kept, last_kept)
@@ -153,8 +152,7 @@ def _undo_point_of_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequenc
         if moment is None:  # a time before the table existed
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
-        # Entries are kept for certain only up to here: later ones have a commit time after the limit, by their writer's
-        # clock.
+        # Only entries up to here are certain: by their writer's clock, later ones were committed after the limit.
         agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
         return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
 
@@ -188,7 +186,7 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
 
 
 def close_lanes(table_log: TableLog, names: Collection[LaneName]) -> None:
-    """Close those of some lanes that are open; see `close_lane`."""
+    """Close the lanes among ``names`` that are open; see `close_lane`."""
     _close(
         table_log,
         lambda state: [name for name in names if name in state.lanes and state.lanes[name].closed is None],
@@ -232,7 +230,7 @@ def _intent(
     rolled_back: cut.SpansByLane,
     label: str,
 ) -> Intent:
-    """The INTENT that restores the slices of ``target``, and keeps the entries of lanes up to ``last_kept``."""
+    """Build the INTENT that restores the slices of ``target`` and keeps the entries of lanes up to ``last_kept``."""
     spans: dict[LaneName, list[Span]] = {}
     open_lanes = []
     for lane in lanes:
@@ -241,7 +239,7 @@ def _intent(
         if lane.closed is None:
             open_lanes.append(name)
         elif lane.closed > last:
-            spans[name].append((last, lane.closed))  # no writer can claim a closed lane: no claim is needed
+            spans[name].append((last, lane.closed))  # needs no claim, because no writer can claim a closed lane
     return Intent(
         **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},
@@ -265,7 +263,7 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     done_entry = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
     last_kept = dict(intent.restore.last_kept)
     ends = dict(done_entry.heads)
-    # A closed lane gets no claim: its last span is what this restore rolled back, unless it was rolled back before.
+    # A closed lane gets no claim. Its last span is what this restore rolled back, unless that was rolled back before.
     state_before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
         if lane in last_kept or not spans or tuple(spans) == state_before.rolled_back.get(lane, ()):
@@ -295,7 +293,7 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
 
 
 def _within(spans: Iterable[Span], after: int, until: int) -> list[Span]:
-    """The parts of spans that are in another one, ascending."""
+    """The parts of spans inside the span (after, until), ascending."""
     parts = sorted((max(first, after), min(last, until)) for first, last in spans)
     return [(first, last) for first, last in parts if first < last]
 
@@ -311,7 +309,7 @@ def _committed_ms(table_log: TableLog, lane: LaneName, seq: int) -> int:
 
 
 def _publish_intent(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent:
-    """Publish an INTENT. At most one may be open, so open ones are completed first."""
+    """Publish an INTENT. Only one may be open at a time, so an open one is completed first."""
 
     def build_alone(state: TableState) -> Intent | None:
         return None if state.intent is not None else build(state)

@@ -1,8 +1,8 @@
 """Savepoints: named snapshots whose files are kept until the savepoint is released.
 
-A savepoint of a table with references has the cut of each referenced table, and a savepoint there that keeps its files.
-Those are made first, so that a savepoint never exists without them, and released last. What a process leaves that dies
-in between is a savepoint of a referenced table that its note explains.
+A savepoint of a table with references records the cut of each referenced table, and a savepoint there that keeps its
+files. The savepoints of referenced tables are made first and released last, so that a savepoint never exists without
+them. A process that dies in between leaves a savepoint of a referenced table, whose note explains it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from weft.storage.shown import Shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _TIME_WORDS: Final = frozenset({"now", "today", "yesterday", "tomorrow", "epoch", "earliest", "latest"})
-"""Words that Spark, or an option of weft, reads as a time."""
+"""Words that Spark or an option of weft reads as a time."""
 _TIME: Final = re.compile(r"\d{4,}(-?W?\d{1,2}){0,2}(T[\d.]*)?")
-"""A year, month, week, day or time, as ISO 8601 and Spark spell them without ':', which no name contains."""
+"""A year, month, week, day or time of ISO 8601 or Spark, without ':', which a name cannot contain."""
 _FOR_SAVEPOINT: Final = "for savepoint "
 PUBLISHED_AS: Final = "published as "
-"""Notes of savepoints that weft makes begin with this: for the savepoint of another table, or for a publication."""
+"""Notes of savepoints that weft itself makes begin so: for the savepoint of another table, or for a publication."""
 _KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
 _RANDOM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointInfo(Shown):
-    """A savepoint: its name, the cut of its snapshot, a note, and when it was made (ms since 1970 UTC)."""
+    """A savepoint: name, cut of its snapshot, note, and time of its creation (Unix milliseconds)."""
 
     name: str
     cut: Cut
@@ -77,7 +77,7 @@ def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str
         entry = _publish(table_log, name, snapshot.at, note, references)
     except (Conflict, SnapshotExpired):
         _release_all(created)
-        raise  # after any other error it may have been published, and need those of the referenced tables
+        raise  # after any other error the savepoint may exist, and need those of the referenced tables
     return SavepointInfo(name, snapshot.cut, note, entry.committed_at_ms)
 
 
@@ -127,17 +127,17 @@ def _name_conflict(name: str) -> Conflict:
 def release_savepoint(table_log: TableLog, name: str) -> None:
     """Release a savepoint, see `weft.Table.release_savepoint`."""
     savepoint = find_savepoint(table_log.refresh(), name)
-    # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
+    # Take locations from the schema of the savepoint: a reference may have been dropped or replaced since.
     references_by_name = table_log.at(savepoint.at.table).schema.reference_by_name if savepoint.references else {}
     _release(table_log, name)
     for reference, kept_reference in savepoint.references.items():
         other_env = table_log.env.of_table(references_by_name[reference].table)
-        with contextlib.suppress(NotFound):  # released already: references to one table share it
+        with contextlib.suppress(NotFound):  # already released: references to one table share it
             _release(TableLog.of(other_env), kept_reference.savepoint)
 
 
 def find_dependent(savepoint: LiveSavepoint) -> str | None:
-    """What cannot be read any more once a savepoint is released; None if weft made it for nothing else."""
+    """What needs a savepoint: a savepoint of another table, or a published table; None for a user's savepoint."""
     if savepoint.note.startswith(_FOR_SAVEPOINT):
         return savepoint.note.removeprefix("for ")
     return f"the table {savepoint.note}" if savepoint.note.startswith(PUBLISHED_AS) else None

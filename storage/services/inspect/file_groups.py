@@ -1,4 +1,4 @@
-"""The files that a snapshot reads, of a file group or of all, and since when the oldest commit of a group waits."""
+"""The files that a snapshot reads, and the time since which each file group waits for compaction."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class StoredFile:
 
     Attributes:
         path: Relative to the location of the table.
-        kind: What it is; a fold is a log file of merged registers.
-        rows: Its rows, those of the file group alone if it is of one; of a log file events.
-        file_rows: All its rows. Other file groups may share the file.
-        bytes: Its size.
+        kind: Kind of the file; a fold is a log file of merged registers.
+        rows: Number of rows (of events in a log file) that the file group reads, or the snapshot.
+        file_rows: Number of all rows in the file. Other file groups may share it.
+        bytes: Size of the file.
         lane: Lane of the commit; empty for a base, shadow, overlay or fold file.
         seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
-        blocks: (block, first row in the block, rows) of each range that the file group reads of a log file; empty for
-            any other file, and for a file of the whole snapshot.
-        file_groups: Number of file groups of the snapshot that read it; 1 if it is of a file group.
+        blocks: (block, first row in the block, rows) of each range of a log file that the file group reads; empty for
+            other files, and for files of a whole snapshot.
+        file_groups: Number of file groups of the snapshot that read the file; 1 in the files of one file group.
     """
 
     path: str
@@ -97,7 +97,7 @@ def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:
-    """When the oldest commit or fold that waits in each file group was made, Unix milliseconds.
+    """Time of the oldest commit or fold that waits in each file group, in Unix milliseconds.
 
     File groups without logs are left out.
 

@@ -1,4 +1,4 @@
-"""Inspects a table for operators: an overview, the newest log entries, files per file group, and lanes.
+"""Inspects a table for operators: an overview, the newest log entries, files of file groups, and lanes.
 
 Results are frozen values made from log entries and sizes; no data file is opened. The cost does not depend on the
 length of the history: only the newest entries of a lane are read, and its claim is found by bisection.
@@ -57,14 +57,14 @@ class Overview:
     Attributes:
         cut: The newest snapshot, as text.
         rows_in_base: Visible rows in base files.
-        events_in_logs: Events that are not compacted yet; if there are none, ``rows_in_base`` is the row count.
-        unsplit_groups: File groups that are to be split or merged, because the number of buckets was changed.
+        events_in_logs: Events that are not compacted yet. If there are none, ``rows_in_base`` is the row count.
+        unsplit_groups: File groups that wait to be split or merged, because the number of buckets was changed.
         commits_waiting: Commits with events that are not compacted yet.
         compactions_open: Compactions and folds that have begun and neither ended nor been aborted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
-        keepers: Holders that keep files of older snapshots. A dry run of clean shows how much garbage there is.
+        keepers: Savepoints, plans and pins that keep files of older snapshots. A dry run of clean shows the garbage.
         streams: Watermarks of streams and groups.
-        references: The references, with what is wrong with them.
+        references: The references, with their problems.
     """
 
     uri: str
@@ -93,15 +93,15 @@ class TimelineEntry:
 
     Attributes:
         lane: "" for the table lane.
-        rows: Events of a DATA entry, rows of the slices of a BASE entry, or rows of the files of a FOLD entry; None for
-            others.
+        rows: Events of a DATA entry, rows in the slices of a BASE entry, or rows in the files of a FOLD entry; None for
+            other entries.
         files: Number of files that it made visible.
-        bytes: Their size.
+        bytes: Size of these files.
         detail: A description.
-        plan: Id of the compaction or fold that it begins, or of which it publishes or ends something; "" for others.
+        plan: Id of the compaction or fold that the entry begins, continues or ends; "" for other entries.
         ignored: Input rows of a DATA entry that changed nothing: upserts without an ordering value, ignored deletes.
-        intent: Number of the INTENT entry that a DONE entry completes; 0 for others.
-        closes: Whether it is an INTENT entry that closes lanes; else it sets the table, or a stream, back.
+        intent: Slot of the INTENT entry that a DONE entry completes; 0 for other entries.
+        closes: True for an INTENT entry that closes lanes, False for one that restores the table or undoes a stream.
     """
 
     committed_at_ms: int
@@ -137,24 +137,24 @@ class FileReport:
 class LaneReport:
     """One lane. Commits that were rolled back are not counted. Times are Unix milliseconds.
 
-    A lane without a claim, or without a commit, has the defaults of the fields about it.
+    Fields about a claim or a commit have their defaults if the lane has none.
 
     Attributes:
         epoch: Number of the newest claim.
         owner: Process that made the newest claim.
-        query_id: Query of the last commit; "" if it is no batch of a query.
-        batch: Batch number of the last commit; None if it is no batch of a query.
+        query_id: Query of the last commit; "" if it is not a batch of a query.
+        batch: Batch number of the last commit; None if it is not a batch of a query.
         rows: Events of the commits that were read.
         rows_complete: Whether ``rows`` counts all commits of the lane.
         source: Offsets of the source that the last commit recorded.
         closed: Whether the lane is closed.
-        finished: Whether its last writer has said that it writes nothing more; the next one goes on in the lane.
-        for_batch: Whether its newest claim is that of a batch, which uses the lane after other batches.
-        writer: ``live``: there was a recent heartbeat. ``silent``: there was none, and the writer did not end normally:
-            it died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never
-            had a writer. This is only a hint: only fencing ensures that a writer has stopped.
-        heartbeat_at_ms: Last heartbeat of the present writer; None if there is none.
-        watermarks: Watermark by group (JSON form); None if there is none.
+        finished: Whether its last writer has finished the lane, so that another writer may continue it.
+        for_batch: Whether its newest claim is of a batch. Batches use a lane one after another.
+        writer: ``live``: a recent heartbeat. ``silent``: no recent heartbeat, and the writer did not end normally: it
+            died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never had
+            a writer. This is a hint: only fencing ensures that a writer has stopped.
+        heartbeat_at_ms: Last heartbeat of the present writer; None without a heartbeat.
+        watermarks: Watermark by group (JSON form); None without a watermark.
         late: Events so far that were below the watermark.
     """
 
@@ -183,7 +183,7 @@ class LaneReport:
 
 
 class Inspection:
-    """Inspects the state of a table at the time when this object was created.
+    """Inspects the state that a table had when this object was created.
 
     Raises:
         NotFound: There is no table.
@@ -198,7 +198,7 @@ class Inspection:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Inspection:
-        """Inspect a given snapshot. What is not in the log, such as heartbeats, is that of now."""
+        """Inspect a snapshot. What is not in the log, such as heartbeats, is current."""
         inspection = cls.__new__(cls)
         inspection._inspect(snapshot)  # noqa: SLF001 - of this class
         return inspection
@@ -239,7 +239,7 @@ class Inspection:
         )
 
     def _joined_cut(self) -> Cut:
-        """The newest cut, which names those of the referenced tables, so that it can be read with their columns."""
+        """The newest cut with the cuts of referenced tables, so that it can be read with their columns."""
         if not self._state.schema.references:
             return self._snapshot.cut
         return ReferencedTables(self._table_log).snapshot(None).cut
@@ -267,13 +267,13 @@ class Inspection:
         return {TABLE_LANE: self._state.head, **self._lanes}
 
     def entries(self, spans: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
-        """The entries after + 1, ..., until of lanes, in order, read side by side. They are not kept in memory.
+        """Entries after + 1, ..., until of several lanes, in order. Lanes are read concurrently, without a cache.
 
         Args:
             spans: (after, until) by lane.
 
         Raises:
-            CorruptData: One of them is missing or damaged.
+            CorruptData: An entry is missing or damaged.
         """
         tails = self._table_log.commit_log.uncached().read_tails(dict(spans))
         return {
@@ -285,7 +285,7 @@ class Inspection:
         }
 
     def plan_of(self, path: str) -> TimelineEntry | None:
-        """The entry that began the compaction or fold that wrote a file; None for a file of a commit.
+        """The PLAN of the compaction or fold that wrote a file; None for a file of a commit.
 
         Args:
             path: Path of the file, relative to the table.
@@ -399,7 +399,7 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
 
 
 def _published_files(entry: Entry) -> tuple[list[FileRef], int | None]:
-    """The files that an entry makes visible, each once, and the number of rows; None for kinds that have no files."""
+    """Distinct files that an entry makes visible, and their number of rows; None for kinds without files."""
     match entry:
         case Base():
             shared = {file.path: file for slice_file in entry.slices for file in slice_file.objects}
@@ -418,7 +418,7 @@ _DETAIL: Final[Mapping[str, str]] = {
     "RELEASE": "savepoint {name} is released",
     "DONE": "completes entry {intent}",
 }
-"""Descriptions of entries by kind, with the names of their members. `_detail` has the other kinds."""
+"""Descriptions of entries by kind, as formats of their fields. `_detail` describes the other kinds."""
 
 
 def _detail(entry: Entry) -> str:
