@@ -1,8 +1,8 @@
-"""Changes of a table's schema: one model for each kind, and how it edits the configuration of the table.
+"""Changes of a table's schema: one model for each kind of change, which edits the configuration of the table.
 
 The methods of `weft.Table`, the commands of ``weft alter``, the procedures of the catalog and ``ALTER TABLE`` have
 the fields of these models as parameters. `weft.storage.services.schema.schema_changes` checks the edited configuration
-as a whole, like that of a new table, and publishes it. A change that the table already has edits nothing. Nothing is
+as a whole, like that of a new table, and publishes it. A change that the table already has edits nothing. No column is
 dropped, renamed, reordered or narrowed, because writers with the old schema continue (PROTOCOL.md, "Schema changes").
 """
 
@@ -32,7 +32,7 @@ OnDelete = Literal["group", "row", "ignore"]
 
 
 class Change(BaseModel):
-    """A change of a schema. Its fields are checked when it is made; whether it fits a table, when it is applied.
+    """A change of a schema. Its fields are checked at creation, and against the table when it is applied.
 
     Raises:
         InvalidInput: A field is missing, unknown or of a wrong type. The message names every such field.
@@ -40,7 +40,7 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     text: ClassVar[str] = ""
-    """What the change does, for the log: a format of its fields."""
+    """Description of the change for the log, as a format of its fields."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -52,18 +52,18 @@ class Change(BaseModel):
 
     @classmethod
     def kind(cls) -> str:
-        """Name of this kind of change, such as ``add_column``: that of the method, and of the procedure."""
+        """Name of this kind of change, such as ``add_column``; also the name of the method and the procedure."""
         return re.sub("(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     def words(self) -> str:
-        """What the change does, for the log."""
+        """Description of the change, for the log."""
         return self.text.format_map(dict(self))
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        """Make the change in a configuration.
+        """Edit a configuration.
 
         Args:
-            config: The configuration of ``schema``, which is changed in place.
+            config: The configuration of ``schema``; it is changed in place.
             schema: The schema before the change.
 
         Raises:
@@ -73,9 +73,9 @@ class Change(BaseModel):
         raise NotImplementedError
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
-        """What a configuration has in place of what the change adds; None if it has nothing, or nothing is added.
+        """What a configuration has under the name that the change adds; None if nothing, or if it adds nothing.
 
-        Whatever is there before the change has to be the same after it.
+        If this exists before the change, it must be equal after the change.
         """
         return None
 
@@ -111,7 +111,7 @@ class AddColumn(Change):
         if self.function is None:
             edited["functions"].pop(self.name, None)
         else:
-            edited["functions"][self.name] = self.function  # one that is there keeps its place
+            edited["functions"][self.name] = self.function  # an existing function keeps its position
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
         column = config["columns"].get(self.name)
@@ -371,15 +371,15 @@ def _format_property(value: object) -> str:
 
 
 def _ordered_as(existing: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those of existing names first and in their order: equal schemas have equal orders."""
+    """The values, existing names first and in their order, because equal schemas have equal orders."""
     return {name: values[name] for name in (*existing, *values) if name in values}
 
 
 def _put_column(config: Config, schema: TableSchema, name: str, group: str, spec: Mapping[str, Any]) -> None:
-    """Put a column of a group into a configuration. The comment of a known one stays if the request has none.
+    """Put a column of a group into a configuration. An existing column keeps its comment if ``spec`` has none.
 
     Raises:
-        Conflict: The name is that of a key column, or of a column of another group.
+        Conflict: A key column, or a column of another group, has this name.
     """
     if name in schema.key:
         raise Conflict(f"column {name!r} is already a key column", hint="choose another name")

@@ -1,4 +1,4 @@
-"""Which type a column of another format has in weft: the smallest that holds all of its values."""
+"""Maps Arrow types to the types of weft: each to the smallest type that holds all of its values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
 
 
 def stored_type(arrow_type: pa.DataType) -> pa.DataType | None:
-    """The type that a column of an Arrow type has in a table; None if there is none."""
+    """The type of a weft column for an Arrow type; None if weft has none."""
     if isinstance(arrow_type, pa.BaseExtensionType):
         return stored_type(arrow_type.storage_type)
     if pa.types.is_dictionary(arrow_type):
@@ -86,7 +86,7 @@ def _nested_type(arrow_type: pa.DataType) -> pa.DataType | None:
 
 
 def storable(column: pa.Array) -> pa.Array:
-    """A column as a writer accepts it: without extension types and unsigned 64-bit integers; others are cast there."""
+    """Cast extension types and unsigned 64-bit integers, which writers refuse. They cast other types themselves."""
     if isinstance(column.type, pa.BaseExtensionType):
         return storable(column.storage)
     if column.type == pa.uint64():

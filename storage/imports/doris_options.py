@@ -1,7 +1,7 @@
 """Translates the ``CREATE TABLE`` statement of a Doris table.
 
 ``sequence_mapping.<column>`` becomes a column group, ``function_column.sequence_col`` the ordering of the only group.
-Names and meaning: Doris' documentation, "Multi-Stream Updates for the Unique Model", "Sequence Column", "Data Model".
+Source: Doris' documentation, "Multi-Stream Updates for the Unique Model", "Sequence Column", "Data Model".
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
     "REPLACE_IF_NOT_NULL": ("last", Fate.CARRIED, ""),
     "REPLACE": ("last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"),
 }
-"""By aggregation of Doris: the function of weft, whether it means the same, and what differs."""
+"""For each aggregation of Doris: the function of weft, whether it means the same, and what differs."""
 
 
 def translate_doris(declaration: Declaration) -> Translation:
     """Translate a Doris table with the unique or the aggregate model.
 
     Raises:
-        InvalidInput: The table has the duplicate model, so it has no key; or an option names a column that it does not
-            have.
+        InvalidInput: The table has the duplicate model, so it has no key; or an option names a column that does not
+            exist.
     """
     if declaration.key_model == "DUPLICATE":
         raise InvalidInput(
@@ -80,7 +80,7 @@ def _mapped_groups(declaration: Declaration, report: Report) -> list[GroupDraft]
 
 
 def _aggregate(declaration: Declaration, main: GroupDraft, report: Report) -> None:
-    """Choose the merge mode of the aggregate model: plain replacements need no functions."""
+    """Choose the merge mode of the aggregate model. If columns are only replaced, it needs no functions."""
     kinds = {declaration.aggregates.get(name, "REPLACE") for name in main.columns}
     if kinds <= {"REPLACE"}:
         main.merge = "latest"

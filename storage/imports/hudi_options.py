@@ -1,6 +1,6 @@
 """Translates the options of a Hudi table: those of ``hoodie.properties``, of writers, and of ``CREATE TABLE``.
 
-The table becomes one column group. Names and meaning: Hudi's documentation, "Record Merger" and "Configurations".
+The table becomes one column group. Source: Hudi's documentation, "Record Merger" and "Configurations".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PARTIAL_PAYLOADS: Final[Mapping[str, bool]] = {
     "PartialUpdateAvroPayload": True,
     "OverwriteNonDefaultsWithLatestAvroPayload": False,
 }
-"""Payloads that keep a column where the new record has no value, and whether the ordering value decides."""
+"""Payloads that keep the value of a column if the new record has none; whether the ordering value decides."""
 
 _MISSING: Final[Mapping[str, str]] = {
     "hoodie.datasource.write.payload.delete.field": "map the column to _op in the writer's select",
@@ -64,7 +64,7 @@ def translate_hudi(declaration: Declaration) -> Translation:
     """Translate a Hudi table.
 
     Raises:
-        InvalidInput: The table has no record key, or an option names a column that it does not have.
+        InvalidInput: The table has no record key, or an option names a column that does not exist.
     """
     options, report = declaration.options, Report(declaration.options)
     columns = {name: kind for name, kind in declaration.columns.items() if not name.startswith("_hoodie_")}
@@ -91,12 +91,12 @@ def translate_hudi(declaration: Declaration) -> Translation:
 
 
 def _names(options: Mapping[str, str], aliases: Sequence[str]) -> list[str]:
-    """The names in the first of these options that is set."""
+    """Column names in the first of these options that is set."""
     return next((split_names(options[option]) for option in aliases if options.get(option, "").strip()), [])
 
 
 def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ordering: bool) -> bool:
-    """Set the merge mode of the group. Returns whether the ordering fields decide, and not the commit time."""
+    """Set the merge mode of the group. Returns whether the ordering fields decide, instead of the commit time."""
     mode = next((option for option in _MODE if option in options), None)
     merge_mode = options[mode].strip().upper() if mode is not None else ""
     by_event = ordering if merge_mode in {"", "CUSTOM"} else merge_mode == "EVENT_TIME_ORDERING"

@@ -1,4 +1,4 @@
-"""Reads a Hudi table with hudi-rs: a snapshot, with the log files of merge-on-read tables merged by its rules."""
+"""Reads a snapshot of a Hudi table with hudi-rs, which merges the log files of merge-on-read tables."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _HARMLESS: Final = frozenset(
         "hoodie.read.scan.max.memory.size",
     }
 )
-"""Options of hudi-rs that do not change which rows are read. Others give, for example, the rows without log files."""
+"""Options of hudi-rs that do not change which rows are read. Others do: they leave out log files, for example."""
 _META: Final = frozenset(
     f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")
 )
-"""Columns of Hudi itself. A table whose schema was changed with schema-on-read declares them like any other."""
+"""Columns of Hudi itself, which a table declares like others if its schema was changed with schema-on-read."""
 _INTERNAL_SCHEMA: Final = "latest_schema"
-"""Property of a commit: the columns with their ids, if the schema was ever changed with schema-on-read."""
+"""Property of a commit with the columns and their ids. It exists if the schema was changed with schema-on-read."""
 _ID_FIELDS: Final = frozenset({"id", "element_id", "key_id", "value_id"})
 _UNSAFE_ADVICE: Final = "Set hoodie.read."
-"""Begins advice in errors of hudi-rs to read by rules that are not those of the table."""
+"""Start of advice in errors of hudi-rs: to read the table with other merge rules than its own."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
-    """Open a table at a commit time; ``options`` are those of the store, and some of hudi-rs."""
+    """Open a table at a commit time. ``options``: options of the store, and some of hudi-rs."""
     for name in options:
         if name.startswith(_PREFIX) and name not in _HARMLESS:
             raise InvalidInput(
@@ -53,7 +53,7 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
 
 
 def _without_unsafe_advice(error: Exception) -> Exception:
-    """The same error without advice that would give other rows than Hudi's own readers."""
+    """The error without advice that would make hudi-rs read other rows than Hudi's own readers."""
     text, separator, _ = str(error).partition(_UNSAFE_ADVICE)
     if not separator:
         return error
@@ -99,9 +99,9 @@ def _open_version(table: HudiTable, location: str, version: str | None) -> Forei
 
 
 def _check_kept(table: HudiTable, version: str) -> None:
-    """Refuse a version whose files Hudi has cleaned: its file groups would be missing without an error.
+    """Refuse a version with files that Hudi has cleaned: their rows would be missing without an error.
 
-    A commit after the version says of each file group that it wrote to or replaced whether that existed before.
+    Each commit after the version records whether the file groups that it wrote or replaced existed before.
 
     Raises:
         InvalidInput: The version is older than all commits in the timeline, or lacks file groups.
@@ -133,7 +133,7 @@ def _check_kept(table: HudiTable, version: str) -> None:
 
 
 def _commits(table: HudiTable) -> dict[str, HudiInstant]:
-    """Completed commits of all kinds that are in the timeline, by their time."""
+    """Completed commits of all kinds in the timeline, by time."""
     timeline = table.get_timeline()
     timelines = (
         timeline.get_completed_commits(),
@@ -146,8 +146,8 @@ def _commits(table: HudiTable) -> dict[str, HudiInstant]:
 def _check_names(table: HudiTable) -> None:
     """Refuse a table in which a column was renamed or dropped with schema-on-read.
 
-    Hudi then finds columns in older files by their ids, and hudi-rs by their names: a renamed column would be NULL,
-    and a new column of the name of a dropped one would have its values.
+    Hudi finds columns in older files by id, but hudi-rs by name. So a renamed column would be NULL, and a new column
+    with the name of a dropped one would have its values.
 
     Raises:
         InvalidInput: A column was renamed or dropped.
@@ -181,7 +181,7 @@ def _check_names(table: HudiTable) -> None:
 
 
 def _ids(kind: Any) -> set[int]:
-    """All ids in a part of Hudi's internal schema: of fields, and of the elements, keys and values of nested types."""
+    """All ids in a part of Hudi's internal schema, including elements, keys and values of nested types."""
     if isinstance(kind, list):
         return set[int]().union(*map(_ids, kind))
     if not isinstance(kind, dict):

@@ -1,9 +1,9 @@
 """Copies the rows of a foreign table into a new weft table, all in one commit.
 
-The rows are written to log files first. Only when all of them were read and accepted is the table created, and one
-commit makes them visible: a read sees no table, an empty table, or all rows. If the process dies before that, the next
+The rows are written to log files first. The table is created only after all rows were read and accepted, and one commit
+makes them visible: a read sees no table, an empty table, or all rows. If the process dies before the commit, the next
 import begins again; if it dies later, the next import finds the commit and finishes. The rows belong to a stream that
-writes all groups, so each group has the ordering values that the rows carry; the lane is closed at the end.
+writes all groups, so each group has the ordering values of the rows. The lane is closed at the end.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ImportResult(Shown):
     Attributes:
         uri: Location of the table.
         source: Format, location and version of the source.
-        imported: False if a former import had committed these rows already.
-        rows: Rows that the source has.
-        rows_ignored: Rows with a key alone: every group of theirs is NULL in all columns.
-        keys: Rows that the table shows.
+        imported: False if an earlier import had already committed these rows.
+        rows: Number of rows in the source.
+        rows_ignored: Number of rows that have only a key: all other columns are NULL.
+        keys: Number of rows in the table.
     """
 
     uri: str
@@ -64,7 +64,7 @@ class ImportResult(Shown):
 
     @property
     def merged(self) -> int:
-        """Rows that share their key with another row, which won."""
+        """Number of rows that lost against another row with the same key."""
         return self.rows - self.rows_ignored - self.keys
 
 
@@ -79,18 +79,18 @@ def import_table(
     """Create a table with the rows of a foreign table.
 
     Args:
-        uri: Where the table is created.
+        uri: Location of the new table.
         source: The foreign table.
-        config: The configuration. A stream that writes all groups is added if it has none. Columns of the
-            source that it does not name are not read.
+        config: The configuration. If no stream writes all groups, one is added. Columns of the source that it does not
+            name are not read.
         storage_options: Options of the table's store, as in `weft.Table.create`.
         progress: Called after each batch.
 
     Raises:
-        InvalidInput: The configuration is wrong, the source lacks a column or has one of another type, cannot be read,
-            or has rows that the table cannot hold. There is no table, or it is as it was before.
-        Conflict: There is already another table, or another import was faster.
-        CorruptData: The numbers of rows do not agree. Before the commit: there is no table.
+        InvalidInput: The configuration is wrong; or the source lacks a column, has a column of another type, cannot be
+            read, or has rows that the table cannot store. No table was created or changed.
+        Conflict: Another table already exists, or another import was faster.
+        CorruptData: The numbers of rows do not agree. If that is found before the commit, no table was created.
         StoreUnavailable, CommitUnknown: See `weft.storage.write.writer.Writer.append`. Repeat the import.
     """
     return import_into(open_environment(uri, storage_options), source, config, progress=progress)
@@ -103,7 +103,7 @@ def import_into(
     *,
     progress: OnStage = unobserved,
 ) -> ImportResult:
-    """Create a table in a given environment; see `import_table`."""
+    """Create a table with the rows of a foreign table, in an environment; see `import_table`."""
     full_config, stream = _with_stream(load_config(config))
     schema = resolve_references(env, full_config)
     _check_columns(source, schema, stream)
@@ -139,10 +139,10 @@ def _existing(env: Environment) -> Table | None:
 
 
 def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
-    """The configuration with a stream for the rows, and the name of that stream.
+    """Choose or add a stream for the rows; returns the configuration, and the name of the stream.
 
-    A stream that writes all groups is used as it is. The watermarks of a stream that is added do not advance after the
-    import; in other streams the closed lane of the import does not count.
+    A stream that writes all groups is used. The closed lane of the import does not hold back its watermarks. The
+    watermarks of an added stream do not advance after the import.
     """
     groups = list(config.groups)
     for name, stream in config.streams.items():
@@ -157,7 +157,7 @@ def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
 
 
 def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> None:
-    """Check the columns and their types before any row is read."""
+    """Check columns and types before any row is read."""
     for column in schema.columns:
         if column.name not in source.schema.names:
             raise InvalidInput(
@@ -183,7 +183,7 @@ def _into_new_table(
     source_facts: Mapping[str, str],
     progress: OnStage,
 ) -> tuple[Table, Commit]:
-    """Write all files for the first commit of a lane that does not exist yet, then create the table and commit them."""
+    """Write all files for the first commit of a future lane, then create the table and commit the files."""
     schema = resolve_references(env, config)
     ticket = WriteTicket(
         env=env,
@@ -231,10 +231,10 @@ def _commit(writer: Writer, ticket: WriteTicket, written: Written, source_facts:
 
 
 def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | None:
-    """The commit of a former import; None if there is none.
+    """The commit of an earlier import; None if there is none.
 
     Raises:
-        Conflict: It imported something else.
+        Conflict: The earlier import had another source.
     """
     state = table.state()
     lane = lane_name(LANE)
@@ -252,9 +252,9 @@ def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | 
 
 
 def _check_like(table: Table, schema: TableSchema) -> None:
-    """Refuse a configuration with another key or another order of rows than the finished import had.
+    """Refuse a configuration whose key or ordering differs from that of the finished import.
 
-    What a table may change afterwards is not compared: columns, groups and streams may have been added.
+    Other parts are not compared, because columns, groups and streams may have been added since.
     """
     new_config, table_config = configuration(schema), configuration(table.schema)
     old_orderings = {name: group["ordering"] for name, group in table_config["groups"].items()}
@@ -274,7 +274,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _check_same(table: Table, schema: TableSchema) -> None:
-    """Refuse a table that no import into this configuration can have created."""
+    """Refuse a table with another configuration: no earlier import can have created it."""
     if configuration(table.schema) != configuration(schema):
         raise Conflict(
             f"there is already another table at {table.uri}",
@@ -283,7 +283,7 @@ def _check_same(table: Table, schema: TableSchema) -> None:
 
 
 def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Written:
-    """Write the log files of all rows; nothing is visible.
+    """Write the log files of all rows, without making them visible.
 
     Raises:
         InvalidInput: A row cannot be stored, or the source cannot be read. The files were deleted.
@@ -320,7 +320,7 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Writ
 
 
 def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """Refuse rows that would lose values: a group has values, but its ordering columns are all NULL."""
+    """Refuse rows that would lose values: rows with values in a group whose ordering columns are all NULL."""
     for group in schema.groups:
         if not group.ordering or not len(batch):
             continue
@@ -344,6 +344,6 @@ def _nulls(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.bool
 
 
 def _count(table: Table, schema: TableSchema) -> int:
-    """Number of rows that the table shows."""
+    """Count the rows of the table."""
     reader = table.snapshot(references=False).to_reader([schema.key[0]])
     return sum(len(batch) for batch in reader)

@@ -1,4 +1,4 @@
-"""Translates the options of a Paimon table. Names and meaning: Paimon's documentation, "Merge Engines" and "Options".
+"""Translates the options of a Paimon table. Source: Paimon's documentation, "Merge Engines" and "Options".
 
 A sequence group becomes a column group with its sequence fields as ordering columns. Columns outside sequence groups
 make one group, `MAIN`.
@@ -54,7 +54,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
     "first_value": ("first", Fate.DIFFERS, "first skips NULLs"),
     "count": ("sum", Fate.DIFFERS, "sum, so that imported counts go on: new events must give 1 for each value"),
 }
-"""By function of Paimon: the function of weft, whether it means the same, and what differs."""
+"""For each function of Paimon: the function of weft, whether it means the same, and what differs."""
 
 _MISSING: Final[Mapping[str, str]] = {
     "sequence.field.sort-order": "ordering values are ascending: negate the values on the way in if it is descending",
@@ -78,7 +78,7 @@ def translate_paimon(declaration: Declaration) -> Translation:
     """Translate a Paimon table with a primary key.
 
     Raises:
-        InvalidInput: The table has no primary key, or an option names a column that it does not have.
+        InvalidInput: The table has no primary key, or an option names a column that does not exist.
     """
     return _Paimon(declaration).translation()
 
@@ -125,7 +125,7 @@ class _Paimon:
         return groups
 
     def _aggregate(self, group: GroupDraft, engine: str) -> None:
-        """Give a group functions if one of its columns has one, or if the merge engine aggregates."""
+        """Set the functions of a group if one of its columns has a function, or if the merge engine aggregates."""
         default = self._options.get(_DEFAULT_FUNCTION)
         requested = {
             name: function

@@ -1,4 +1,4 @@
-"""Reads the options of a table from a text: a ``CREATE TABLE`` statement of Paimon, Hudi or Doris, or properties.
+"""Parses the options of a table: a ``CREATE TABLE`` statement of Paimon, Hudi or Doris, or properties.
 
 Properties are lines ``name = value`` (or ``name: value``); ``#`` starts a comment line.
 """
@@ -44,18 +44,18 @@ _TYPES: Final = {
     "TIMESTAMP_LTZ": "timestamp",
     "LONG": "bigint",
 }
-"""Type names that Spark SQL does not have, or that mean something else there."""
+"""Spark SQL types for type names that Spark SQL lacks, or to which it gives another meaning."""
 _NO_COMMENT: Final = "OLAP"  # Doris prints the name of its engine for a table without a comment
 _WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "binary", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """The table that a text declares, and its dialect.
+    """The declaration of a table in a text, and its dialect.
 
     Attributes:
-        dialect: Whose options they are.
-        declaration: The table; a file of properties has no columns.
+        dialect: The system whose options these are.
+        declaration: The table. A file of properties declares no columns.
     """
 
     dialect: Dialect
@@ -63,10 +63,10 @@ class TableText:
 
 
 def read_table_text(text: str) -> TableText:
-    """Read a ``CREATE TABLE`` statement, or properties.
+    """Parse a ``CREATE TABLE`` statement, or properties.
 
     Raises:
-        InvalidInput: The text is neither, or is incomplete.
+        InvalidInput: The text is neither of them, or is incomplete.
     """
     create_match = re.search(r"\bCREATE\s+(?:EXTERNAL\s+)?TABLE\b", text, re.IGNORECASE)
     table = _statement(text[create_match.start() :]) if create_match else _properties(text)
@@ -108,7 +108,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Statement:
-    """What was read so far; fields as in `Declaration`."""
+    """The part of a statement that was parsed so far. Fields are those of `Declaration`."""
 
     columns: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def _statement(text: str) -> Declaration:
 
 
 def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
-    """The tokens between a parenthesis and its partner, and the position after it."""
+    """The tokens inside a pair of parentheses, and the position after the closing one."""
     depth = 0
     for position in range(opening, len(tokens)):
         depth += {"(": 1, ")": -1}.get(tokens[position], 0)
@@ -148,7 +148,7 @@ def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
 
 
 def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:
-    """The tokens between commas that are not inside parentheses or angle brackets."""
+    """Split tokens at commas outside of parentheses and angle brackets."""
     part: list[str] = []
     depth = 0
     for word in tokens:
@@ -232,7 +232,7 @@ def _nested_type(name: str, part: Sequence[str], opening: int) -> tuple[str, int
 
 
 def _clauses(tokens: Sequence[str], statement: _Statement) -> None:
-    """Clauses after the columns."""
+    """Parse the clauses after the columns."""
     comment = _comment(tokens)
     statement.comment = "" if comment == _NO_COMMENT else comment
     words = [token.upper() for token in tokens]

@@ -1,4 +1,4 @@
-"""Proposes the configuration of a table from what a foreign table declares."""
+"""Proposes the configuration of a table from the declaration of a foreign table."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def translate(
 
     Args:
         kind: The format of the source, or the dialect of its options.
-        declaration: What the source declares.
-        text: Options that were given as text; they win over those of the source.
-        key: The key columns, instead of those that are declared.
-        ordering: Ordering columns of a table that declares none.
+        declaration: The declaration of the source.
+        text: Parsed options from a text, which override those of the source.
+        key: Key columns, instead of the declared ones.
+        ordering: Ordering columns, for a table that declares none.
 
     Raises:
-        InvalidInput: There is no key; a column does not exist; ``ordering`` is given for a table that declares how its
-            rows are ordered.
+        InvalidInput: The key is missing; a column does not exist; or ``ordering`` is set, but the table declares how
+            its rows are ordered.
     """
     if text is not None:
         kind = text.dialect
@@ -67,7 +67,7 @@ def translate(
 
 
 def _combine(source: Declaration, text: Declaration) -> Declaration:
-    """What a source and a text declare together: the columns of the source, if there is one."""
+    """Combine the declarations of a source and a text. The source's columns win, otherwise the text."""
     options: Mapping[str, str] = {**source.options, **text.options}
     return replace(
         text,
@@ -81,7 +81,7 @@ def _combine(source: Declaration, text: Declaration) -> Declaration:
 
 
 def _plain(declaration: Declaration) -> Translation:
-    """A table without options about merging: one group in commit order."""
+    """Translate a table without options about merging: one group in commit order."""
     main = GroupDraft(MAIN, [name for name in declaration.columns if name not in declaration.key], on_delete="row")
     return build_configuration(declaration, [main], Report(declaration.options))
 
@@ -99,7 +99,7 @@ def _with_ordering(translation: Translation, declaration: Declaration, ordering:
 
 
 def to_yaml(translation: Translation) -> str:
-    """The configuration as YAML, below the report as comments."""
+    """The configuration as YAML, after the report as comments."""
     lines = [f"# {_line(option_report)}" for option_report in translation.report]
     body = yaml.safe_dump(translation.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
     return "\n".join([*lines, body])

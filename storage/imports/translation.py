@@ -1,6 +1,6 @@
 """Input and result of a translation of foreign options, and the parts that all dialects share.
 
-A translation never fails because of an option: what has no counterpart is reported. It fails if no table can be made,
+An option without counterpart is reported, and does not make the translation fail. It fails if no table can be created,
 for example without a key.
 """
 
@@ -16,10 +16,10 @@ from weft.storage.core.modes.functions import find_function
 from weft.storage.errors import InvalidInput
 
 MAIN: Final = "main"
-"""Name of the group of columns that no option assigns to a group."""
+"""Name of the group for columns that no option assigns to a group."""
 
 NOT_NEEDED: Final = "weft decides this itself, or has a setting for it in the pipeline file"
-"""Note of an option that no translation knows."""
+"""Note for options that the translation does not use."""
 
 
 class Fate(StrEnum):
@@ -39,13 +39,13 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OptionReport:
-    """What happened to one option, for the report.
+    """What happened to one option.
 
     Attributes:
-        option: Its name, or a clause such as ``PRIMARY KEY``.
+        option: Name of the option, or a clause such as ``PRIMARY KEY``.
         value: Its value as text.
-        fate: What became of it.
-        note: In which field it is now, what differs, or why it has no counterpart.
+        fate: What happened to it.
+        note: The field of the configuration, what differs, or why it has no counterpart.
     """
 
     option: str
@@ -62,12 +62,12 @@ class Declaration:
         columns: Spark SQL type names by column, in the order of the table.
         key: Columns of the primary key; empty if it has none.
         partition_by: Partition columns.
-        options: Options by name, as they are written.
-        aggregates: Aggregations that the columns themselves declare, by column (Doris); upper case.
-        key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty where there are no such models.
-        buckets: Number of buckets that a clause declares, ``AUTO``, or empty.
-        comments: What columns mean, by column; only of those that have a comment.
-        comment: What the table is; empty for none.
+        options: Options by name, unchanged.
+        aggregates: Aggregations in column definitions, by column (Doris); upper case.
+        key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty for other systems.
+        buckets: Number of buckets in a clause, ``AUTO``, or empty.
+        comments: Comments by column; only columns that have one.
+        comment: Comment of the table; empty if it has none.
     """
 
     columns: Mapping[str, str]
@@ -87,7 +87,7 @@ class Translation:
 
     Attributes:
         config: A table configuration as plain values, for `weft.storage.config.table_config.load_config`.
-        report: What became of each option.
+        report: What happened to each option.
     """
 
     config: dict[str, Any]
@@ -100,11 +100,11 @@ class GroupDraft:
 
     Attributes:
         name: Its name.
-        columns: Its columns, with those of ``ordering``.
+        columns: Its columns, including those in ``ordering``.
         ordering: Its ordering columns.
         merge: Its merge mode.
         functions: Functions by column, for the mode ``aggregate``.
-        on_delete: What a delete of its stream means.
+        on_delete: What a delete in its stream removes.
     """
 
     name: str
@@ -116,7 +116,7 @@ class GroupDraft:
 
 
 class Report:
-    """Collects what became of each option of a source."""
+    """Collects what happened to each option of a source."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -133,7 +133,7 @@ class Report:
 
     @property
     def rest(self) -> dict[str, str]:
-        """The options without a line so far."""
+        """The options that are not reported yet."""
         reported_options = {line.option for line in self.lines}
         return {option: value for option, value in self._options.items() if option not in reported_options}
 
@@ -141,9 +141,9 @@ class Report:
 def build_configuration(
     declaration: Declaration, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
 ) -> Translation:
-    """The translation from its parts: one stream for each group, and partitions where weft can have them.
+    """Build a translation: one stream for each group, and partitions if weft supports them.
 
-    Options that the report lacks are not needed.
+    Options that are not reported yet are reported as not needed.
 
     Raises:
         InvalidInput: The table has no key, or no other column.
@@ -213,7 +213,7 @@ def _stream(draft: GroupDraft) -> dict[str, Any]:
 
 
 def bucket_count(option: str, value: str | None, report: Report) -> int | None:
-    """The number of buckets for a declared number: the next power of two; None for the default."""
+    """Round a declared number of buckets up to a power of two; None for the default."""
     if not value:
         return None
     try:
@@ -242,7 +242,7 @@ def is_true(value: str) -> bool:
 
 
 def check_columns_exist(option: str, names: Iterable[str], columns: Mapping[str, str]) -> None:
-    """Refuse an option that names a column which the table does not have.
+    """Refuse an option that names a column that does not exist.
 
     Raises:
         InvalidInput: The message names the option and the column.

@@ -1,4 +1,4 @@
-"""Row numbers as a deletion vector of Delta, stored in the log entry itself.
+"""Encodes row numbers as an inline deletion vector of Delta, which is part of the log entry.
 
 Source: Delta transaction log protocol, "Deletion Vector Format"; Roaring bitmap format specification,
 "RoaringFormatSpec", with run containers, because the rows are few long spans.
@@ -18,7 +18,7 @@ _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 
 
 def inline_deletion_vector(spans: Iterable[tuple[int, int]]) -> dict[str, Any] | None:
-    """The descriptor of a deletion vector; None if there are no rows.
+    """Descriptor of a deletion vector; None if there are no rows.
 
     Args:
         spans: Spans [first, end) of row numbers below 2**32, ascending and neither overlapping nor adjacent.

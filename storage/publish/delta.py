@@ -1,12 +1,11 @@
-"""Publishes the base files of a table as a Delta table: a log in the folder of base files, over the files as they are.
+"""Publishes the base files of a table as a Delta table: a log in the folder of the base files, which stay unchanged.
 
 The root of the Delta table is the folder ``base``, because most readers join the paths of files to the root. Other
-engines would delete weft's newer files if they vacuumed there, so the table requires a writer feature that no engine
-has: all refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
+engines would delete weft's newer files if they vacuumed there. So the table requires a writer feature that no engine
+has: engines refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
 
-The order of the steps is that of `weft.storage.publish.iceberg`: savepoints are listed, the log is read, a snapshot is
-taken and kept by a savepoint, the next version of the log is put if absent, and savepoints that no reader needs are
-released.
+The order of the steps is that of `weft.storage.publish.iceberg`: list the savepoints, read the log, take a snapshot and
+keep it by a savepoint, put the next version of the log if it is absent, release the savepoints that no reader needs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _WITHOUT_ZONE: Final = "timestampNtz"
 _SAVEPOINTS: Final = r"delta-\d{20}-[0-9a-f]{8}"
 _LONG: Final = "interval 36500 days"
 _CONFIGURATION: Final = {
-    # A second guard: what an engine that ignores the writer feature would delete by default is never old enough.
+    # A second guard: for an engine that ignores the writer feature, no file is ever old enough to be deleted.
     "delta.deletedFileRetentionDuration": _LONG,
     "delta.logRetentionDuration": _LONG,
 }
@@ -82,14 +81,14 @@ def publish_delta(
         table: The weft table.
         columns: Columns to publish, with all key columns; None for all columns of the table.
         deletion_vectors: Whether deletion vectors may hide the unused rows of shared files. Some readers refuse tables
-            that have had one, and some show the rows. Without them a state with unused rows is not published.
-        progress: Called with the number of files that were looked at.
+            that ever had one, and some show the rows. Without them, a state with unused rows cannot be published.
+        progress: Called with the number of files whose footers were read.
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: A key column is missing; a name is not allowed in Delta; some base files have an older schema, in
-            which a column does not show what the table shows; or there are unused rows, and no deletion vectors. What
-            was published before stays.
+        InvalidInput: A key column is missing; Delta does not allow a name; base files of an older schema have other
+            values in a column than the table; or there are unused rows, and deletion vectors are not allowed. The
+            previous publication stays.
         Conflict: The log in the folder is not weft's, or another process published at the same time.
         StoreUnavailable: The store does not answer.
         CommitUnknown: The store did not say whether it has published. Publish again.
@@ -133,7 +132,7 @@ class _Publication:
             self._check_whole_files()
 
     def _check_whole_files(self) -> None:
-        """Check that nothing needs a deletion vector.
+        """Check that no file needs a deletion vector.
 
         Raises:
             InvalidInput: A file has unused rows.
@@ -148,11 +147,11 @@ class _Publication:
             )
 
     def run(self, *, overtakes: bool) -> Published:
-        """Put the next version of the log, unless it would be the same.
+        """Put the next version of the log, unless nothing has changed.
 
         Args:
-            overtakes: Whether another publication may still put that version. Then it is put even if it is the same, so
-                that the other one fails: what it shows may have been restored away.
+            overtakes: Whether another publication may still put that version. Then it is put even if nothing has
+                changed, so that the other one fails: a restore may have rolled back what it shows.
         """
         store, published_files = self._table.env.store, self.log.files
         same = {path for path, add_action in published_files.items() if self._is_same(path, add_action)}
@@ -196,7 +195,7 @@ class _Publication:
         return actions
 
     def _protocol(self) -> dict[str, Any]:
-        """The features that the files need, and those of earlier versions. Without any, every reader can read it."""
+        """The action ``protocol``: features that the files need, and those of earlier versions of the table."""
         reader_features = set(self.log.protocol.get("readerFeatures", ()))
         if not self._deletion_vectors:
             reader_features.discard(_DELETION_VECTORS)
@@ -259,12 +258,12 @@ class _Publication:
 
 
 def _may_still_commit(savepoint: str, version: int) -> bool:
-    """Whether the publication that made a savepoint has not put its version, and still may: it died, or is slow."""
+    """Whether the publication that made a savepoint may still put its version: it died, or is slow."""
     return re.fullmatch(_SAVEPOINTS, savepoint) is not None and int(savepoint.split("-")[1]) > version
 
 
 def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:
-    """Refuse files whose key columns are narrower: readers need not widen the types of files."""
+    """Refuse files with narrower types of key columns, because not all readers widen the types of files."""
     narrow = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
     if narrow:
         raise InvalidInput(

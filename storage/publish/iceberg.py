@@ -1,16 +1,16 @@
-"""Publishes the base files of a table as an Iceberg table: metadata over the files as they are, no copy.
+"""Publishes the base files of a table as an Iceberg table: only metadata is written, no file is copied.
 
 One publication is one commit of the catalog, so readers see all of it or nothing. The published table shows the rows of
-`weft.storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in
-DECISIONS.md):
+`weft.storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (PROTOCOL.md,
+"Published tables", and decision 22 in DECISIONS.md):
 
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
    that loaded the Iceberg table after another one had committed has a snapshot that is not older.
 2. Make a savepoint of the snapshot, so that cleaning keeps its files.
 3. Commit, on condition that the Iceberg table still has the snapshot that was loaded. If nothing has changed, commit
    only if another publication may still commit, so that it fails.
-4. Release the savepoints that were listed in step 1 and that the Iceberg table does not need. Who made one of these
-   loaded the Iceberg table before this commit, so its own commit fails.
+4. Release the savepoints that were listed in step 1 and that the Iceberg table does not need. A publication that made
+   one of them loaded the Iceberg table before this commit, so its own commit fails.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ from weft.storage.table import Table
 CUT: Final = "weft.cut"
 SAVEPOINT: Final = "weft.savepoint"
 COMMENT: Final = "comment"
-"""Properties of a snapshot of a published table: the snapshot of the weft table that it shows, and its savepoint."""
+"""Properties of a snapshot of a published table: the cut of the weft table that it shows, its savepoint; a comment."""
 
 _SAVEPOINTS: Final = r"iceberg-[0-9a-f-]{36}-\d+"
 PROTECTED: Final = 2
-"""The newest snapshots of the published table that have savepoints: the current one, and the one that readers which
-planned before the last publication still read."""
+"""Number of newest snapshots of the published table that keep savepoints: the current one, and the previous one, which
+readers that planned before the last publication still read."""
 
 
 def publish_iceberg(
@@ -96,20 +96,20 @@ def publish_iceberg(
     """Publish the base files of a table as an Iceberg table.
 
     Creates the Iceberg table and its namespace if they do not exist; it is empty until the commit. Publishing the same
-    base files again changes nothing. What another engine has written to the Iceberg table is removed from it.
+    base files again changes nothing. Rows that another engine has written to the Iceberg table are removed from it.
 
     Args:
         table: The weft table.
         catalog: The catalog of the Iceberg table. Its file system must reach the files of the weft table.
         name: Namespace and name of the Iceberg table, separated by dots.
         columns: Columns to publish, with all key columns; None for all columns of the table.
-        progress: Called with the number of files that were looked at.
+        progress: Called with the number of files whose footers were read.
 
     Raises:
         NotFound: The table has no such column, or an object of the Iceberg table is missing.
-        InvalidInput: A key column is missing; a column has a nested type; or some base files have an older schema, in
-            which a column does not show what the table shows.
-        Conflict: The Iceberg table is not published from this table, or somebody else changed it at the same time.
+        InvalidInput: A key column is missing; a column has a nested type; or base files of an older schema have other
+            values in a column than the table.
+        Conflict: The Iceberg table is not published from this table, or another process changed it at the same time.
         StoreUnavailable: The catalog or its file system does not answer; `StoreRefused` if it refuses access.
         CommitUnknown: The catalog did not say whether it has committed. Publish again.
         CorruptData: A base file is missing, or its footer is damaged.
@@ -120,7 +120,7 @@ def publish_iceberg(
         target = find_table(catalog, name, state.table_id)
         if target is None:
             names = columns_to_publish(state.schema, columns)
-            files_to_publish(state, names)  # nothing is created for what cannot be published
+            files_to_publish(state, names)  # creates nothing if the table cannot be published
             target = create_table(catalog, name, iceberg_schema(state.schema, names, 0), state.table_id)
         publication = _Publication(table, catalog, target, table.writable_snapshot(), columns, progress)
         result = publication.run(savepoints)
@@ -160,9 +160,9 @@ class _Publication:
         """Commit what differs from the current snapshot of the Iceberg table.
 
         Args:
-            listed_savepoints: Those that existed before the Iceberg table was loaded. One that no snapshot needs may be
-                that of a publication which died, or which is slow and may still commit. Then this one commits even if
-                nothing differs, so that the other one fails: what it shows may have been restored away.
+            listed_savepoints: Savepoints that existed before the Iceberg table was loaded. One that no snapshot needs
+                is of a publication that died, or is slow and may still commit. Then this publication commits even if
+                nothing differs, so that the other one fails: a restore may have rolled back what it shows.
         """
         current = self._target.current_snapshot()
         listed = ListedFiles.of(self._target.io, current)
@@ -182,7 +182,7 @@ class _Publication:
             or sorted(listed.delete_paths) != sorted(same_deletes.values())
             or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
-            # Somebody has released it, or another engine has written the snapshot.
+            # The savepoint was released, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
             or bool(self._unneeded_savepoints(listed_savepoints))
         )
@@ -194,9 +194,9 @@ class _Publication:
         return describe_publication(self._snapshot, self._files, listed.paths, current.snapshot_id, changed=is_changed)
 
     def release(self, listed: Iterable[SavepointInfo]) -> None:
-        """Release those savepoints of earlier publications that no protected snapshot of the Iceberg table has.
+        """Release savepoints of earlier publications that no protected snapshot of the Iceberg table has.
 
-        Those of an Iceberg table that had the same name and place are of a table that somebody has dropped.
+        Includes savepoints of a dropped Iceberg table of the same name and location.
 
         Args:
             listed: Savepoints that existed before the Iceberg table was loaded.
@@ -206,7 +206,7 @@ class _Publication:
             release_savepoint(self._table, name)
 
     def _unneeded_savepoints(self, listed: Iterable[SavepointInfo]) -> list[str]:
-        """Names of savepoints of this Iceberg table, or of a dropped one, that its protected snapshots do not have."""
+        """Names of savepoints of this or a dropped Iceberg table that no protected snapshot has."""
         snapshots = sorted(self._target.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
         in_use = {_property(snapshot, SAVEPOINT) for snapshot in snapshots[-PROTECTED:]}
         own_names = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
@@ -215,12 +215,12 @@ class _Publication:
     def _add_snapshot(
         self, listed: ListedFiles, kept_urls: frozenset[str], new_deletes: Mapping[str, bytes]
     ) -> IcebergSnapshot:
-        """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
+        """Make a savepoint, write a snapshot, and commit it. A failure that is certain leaves nothing behind.
 
         Args:
-            listed: What the current snapshot lists.
-            kept_urls: URLs of those data files and delete files that the new snapshot has, too.
-            new_deletes: Its other delete files: their content by the URL of their data file.
+            listed: The files of the current snapshot.
+            kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
+            new_deletes: Content of new delete files by URL of their data file.
         """
         metadata = self._target.metadata
         specs = {spec.spec_id: spec for spec in (*metadata.partition_specs, *self._new_specs())}
@@ -245,14 +245,14 @@ class _Publication:
             has_schema = any(has_schema.schema_id == number for has_schema in metadata.schemas)
             updates += [] if has_schema else [AddSchemaUpdate(schema=self._schema)]
             updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": number if has_schema else -1}))
-        # Catalogs may number schemas themselves, and snapshots have the number of the one before.
+        # Catalogs may number schemas themselves; snapshots have the number that was free before.
         return [*updates, *self._hidden_columns()]
 
     def _hidden_columns(self) -> list[TableUpdate]:
-        """A schema that is never current, with the last hidden column of base files, if the metadata lacks it.
+        """Add a schema that is never current, with the last hidden column of base files, unless the metadata has it.
 
-        Base files have more columns than the table. Readers such as ClickHouse take a field id above the last one of
-        the metadata for damage, and one up to it for a column that was dropped.
+        Base files have more columns than the table. Readers such as ClickHouse report a field id above the last one in
+        the metadata as damage, and take a smaller one for a column that was dropped.
         """
         metadata = self._target.metadata
         number, hidden = max((int(field.metadata[FIELD_ID]), field) for field in self._snapshot.state.schema.slice)
@@ -263,7 +263,7 @@ class _Publication:
         return [AddSchemaUpdate(schema=Schema(*self._schema.fields, placeholder, schema_id=schema_id))]
 
     def _property_updates(self) -> list[TableUpdate]:
-        """The name mapping and the comment, as far as the Iceberg table lacks them."""
+        """Updates of the name mapping and the comment, if they have changed."""
         current_properties, comment = self._target.properties, self._snapshot.state.schema.comment
         properties = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
         changes = {
@@ -309,19 +309,19 @@ class _Publication:
         return data_file(url, current, footer, self._snapshot.state.schema, self._schema, spec.spec_id, bucket)
 
     def _commit(self, updates: Sequence[TableUpdate], new_snapshot: IcebergSnapshot | None) -> None:
-        """Commit, and remove the snapshots that have expired, with their metadata.
+        """Commit updates, and remove the snapshots that have expired, with their metadata.
 
         Args:
-            updates: What to commit besides.
+            updates: The updates.
             new_snapshot: The snapshot that the updates add; None if they add none.
 
         Raises:
             Conflict: The Iceberg table has changed since it was loaded.
-            CommitUnknown: The catalog did not answer, and has not committed so far.
+            CommitUnknown: The catalog did not answer, and does not show the commit.
         """
         metadata = self._target.metadata
         current = metadata.current_snapshot_id
-        # A current snapshot that is replaced may have expired, too: its savepoint was released by an erase.
+        # The replaced current snapshot may have expired too, if an erase has released its savepoint.
         stays = current if new_snapshot is None else new_snapshot.snapshot_id
         expired = [
             snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != stays and self._has_expired(snapshot)
@@ -372,14 +372,14 @@ class _Publication:
         return table.metadata.snapshot_by_id(new_snapshot.snapshot_id) is not None
 
     def _garbage(self, expired: Sequence[IcebergSnapshot], remaining: Sequence[IcebergSnapshot]) -> set[str]:
-        """URLs of metadata and of position deletes that only expired snapshots have; never base files."""
+        """URLs of metadata and position deletes that only expired snapshots have. Never base files."""
         if not expired:
             return set()
         io = self._target.io
         return _metadata_of(io, expired) - _metadata_of(io, remaining)
 
     def _has_expired(self, snapshot: IcebergSnapshot) -> bool:
-        """Whether the files of an earlier snapshot are no longer kept; one that weft did not write is not kept."""
+        """Whether the files of an earlier snapshot may be deleted. True for a snapshot that weft did not write."""
         cut = _property(snapshot, CUT)
         return cut is None or not self._snapshot.state.keeps(parse_cut(cut))
 

@@ -1,7 +1,7 @@
 """Writes the manifests of one Iceberg snapshot: the files that it has, and the files that it no longer has.
 
-A manifest whose files are all still there is used again. Nothing that is written here is visible before a catalog
-commits it. Source: Iceberg table specification, version 2, "Manifests" and "Snapshots".
+A manifest is reused if the new snapshot keeps all of its files. The new objects are not visible until a catalog commits
+them. Source: Iceberg table specification, version 2, "Manifests" and "Snapshots".
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 MAX_MANIFESTS: Final = 32
-"""Data manifests of a snapshot from which on they are written as one for each partition spec; each publication adds at
-most one for each."""
+"""Number of data manifests at which they are merged into one for each partition spec. Each publication adds at most one
+for each spec."""
 MAX_PARALLEL_WRITES: Final = 16
 
 
 class _DeletesWriter(ManifestWriterV2):
-    """Writes a manifest of delete files; the library itself has a writer of manifests of data files only."""
+    """Writes a manifest of delete files. pyiceberg only writes manifests of data files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -51,8 +51,8 @@ class ListedFiles:
     """The manifests and files of the current snapshot of a published table.
 
     Attributes:
-        data: Its data manifests, with their live entries.
-        deletes: Its delete manifests, with their live entries.
+        data: The data manifests, with their live entries.
+        deletes: The delete manifests, with their live entries.
     """
 
     data: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
@@ -60,7 +60,7 @@ class ListedFiles:
 
     @classmethod
     def of(cls, io: FileIO, snapshot: Snapshot | None) -> ListedFiles:
-        """Read the manifests of a snapshot; None is a table without snapshots."""
+        """Read the manifests of a snapshot; None for a table without snapshots."""
         manifests = [] if snapshot is None else snapshot.manifests(io)
         manifests_read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
         return cls(
@@ -70,7 +70,7 @@ class ListedFiles:
 
     @property
     def paths(self) -> list[str]:
-        """URLs of the data files; one that is listed twice is there twice."""
+        """URLs of the data files, in the order of manifests; may contain duplicates."""
         return [entry.data_file.file_path for _, entries in self.data for entry in entries]
 
     @property
@@ -88,7 +88,7 @@ class SnapshotWriter:
         schema: The Iceberg schema of the snapshot.
         specs: The partition specs of its files, by id.
         snapshot_id: Id of the snapshot.
-        written: URLs of the objects that were written; they are garbage if the commit fails.
+        written: URLs of the written objects, which are garbage if the commit fails.
     """
 
     target: IcebergTable
@@ -108,11 +108,11 @@ class SnapshotWriter:
         """Write the manifests and their list.
 
         Args:
-            listed: What the current snapshot lists.
-            kept_urls: URLs of those data files and delete files that the new snapshot has, too.
-            new_files: Its other data files.
-            deletes: Its other delete files.
-            properties: For its summary.
+            listed: The files of the current snapshot.
+            kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
+            new_files: New data files.
+            deletes: New delete files.
+            properties: Properties for the summary of the snapshot.
         """
         merges_all = len(listed.data) >= MAX_MANIFESTS
         manifests = [manifest for manifest, entries in listed.data if not merges_all and _all_in(entries, kept_urls)]
@@ -168,12 +168,12 @@ class SnapshotWriter:
         )
 
     def remove_written(self) -> None:
-        """Remove what was written, after a commit that certainly failed."""
+        """Remove the written objects, after a commit that certainly failed."""
         for url in self.written:
             self.target.io.delete(url)
 
     def create(self, objects: Mapping[str, bytes]) -> None:
-        """Write other objects that belong to the snapshot: content by URL."""
+        """Write other objects of the snapshot. ``objects``: content by URL."""
         self.written.extend(objects)
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES, thread_name_prefix="weft-publish") as pool:
             list(pool.map(self._create, objects, objects.values()))
@@ -212,7 +212,7 @@ def _write(
 
 
 def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
-    """An entry that says that a file was removed has no values of it: a manifest may stay after the erase of a key."""
+    """An entry for a removed file, without bounds: its manifest may stay after an erase of the keys in the bounds."""
     file = entry.data_file
     deleted_file = DataFile.from_args(
         content=file.content,

@@ -1,7 +1,7 @@
-"""Rewrite: changes values, forgets old deletes, or removes old rows, beside live writers (PROTOCOL.md, "Rewrite").
+"""Rewrite: changes values, forgets old deletes, or removes old rows, while writers run (PROTOCOL.md, "Rewrite").
 
-It is a compaction of all file groups whose slices have other values with the same versions. So an event after the cut
-wins or loses against a changed value exactly as it would have against the old one.
+It is a compaction of all file groups whose new slices have other values with the same versions. So an event after the
+cut wins or loses against a changed value exactly as against the old one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RewriteResult(Shown):
     """The result of a rewrite.
 
     Attributes:
-        cut: What was rewritten: what commits up to this cut have left.
+        cut: The result of all commits up to this cut was rewritten.
         entry: Slot of the BASE; 0 if the table has no rows.
         file_groups: File groups that were rewritten.
         rows: Visible rows that were rewritten or, by `expire_rows` and `forget_deletes`, removed.
-        deletes: Other rows that were removed: those of which only deletes were known. 0 after a rewrite of a column.
+        deletes: Hidden rows that were removed: keys with deletes only. 0 after a rewrite of a column.
         seconds: Wall-clock time.
     """
 
@@ -80,7 +80,7 @@ def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewrit
 
 
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
-    """The limit as a value of the group's first ordering column; raises as `forget_deletes` does."""
+    """Cast the limit to the type of the group's first ordering column. Raises as `forget_deletes` does."""
     group = schema.group(name)
     if not group.ordering or not isinstance(mode_of(group), Latest | LatestNonNull):
         raise InvalidInput(
@@ -90,7 +90,7 @@ def _limit(schema: TableSchema, name: str, before: object) -> Any:
 
 
 def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
-    """A limit as a value of a column.
+    """Cast a limit to the type of a column.
 
     Raises:
         InvalidInput: It is None, or of another type.
@@ -102,7 +102,7 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
         hint = f"give a value of column {column!r}{example}"
         raise InvalidInput(f"{before!r} is not a {kind}: {error}", hint=hint) from error
     if limit is None:
-        raise InvalidInput("there is no limit", hint=f"give a value of column {column!r}")
+        raise InvalidInput("the limit is missing", hint=f"give a value of column {column!r}")
     return limit
 
 
@@ -117,8 +117,8 @@ def rewrite_all(
 
     Args:
         table_log: The log of the table.
-        request: Checks what is asked for, and returns the rewriting for the newest schema.
-        note: A text that the log records.
+        request: Checks the request against the newest schema, and returns the rewriting.
+        note: A text to record in the log.
         execute: Runs the tasks; by default in this process, one file group at a time.
         progress: Called during the work with the stored bytes that were read.
     """
@@ -143,7 +143,7 @@ def rewrite_all(
 
 
 def check_rewritable(schema: TableSchema, name: str) -> None:
-    """Refuse a column whose values decide something else, or are computed from state.
+    """Refuse a column that is part of the key, orders events, or is computed from state.
 
     Raises:
         NotFound, InvalidInput: See `weft.Table.rewrite`.

@@ -1,8 +1,8 @@
-"""Split: changes the number of buckets while writers go on (PROTOCOL.md, "Splits").
+"""Split: changes the number of buckets while writers run (PROTOCOL.md, "Splits").
 
-The number is a setting of the schema (G1). Writers use the one that they know. Compactions write the slices of file
-groups with another number of bits anew, each file group and its parts in one entry (G2); a split does that for all of
-them at once. One that died is continued by any compaction, or by a split to the same number.
+The number is a setting of the schema (G1). Writers use the number that they know. Compactions rewrite file groups that
+have another number of bits, each with its parts in one entry (G2). A split rewrites all of them at once. A split that
+died is continued by any compaction, or by a split to the same number.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class SplitResult:
     """The result of a split or merge of file groups.
 
     Attributes:
-        buckets: The number of buckets that the table has now.
-        before: The number that it had, if this call has changed it; else the same.
-        file_groups: New file groups that were written.
-        rows: Visible rows in them.
+        buckets: Number of buckets that the table has now.
+        before: Number of buckets before this call; equal to ``buckets`` if nothing changed.
+        file_groups: Number of new file groups that were written.
+        rows: Visible rows in the new file groups.
         bytes_read: Stored bytes that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
         seconds: Wall-clock time.
@@ -50,10 +50,10 @@ class SplitResult:
 
 
 def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> Steps[SplitResult]:
-    """Change the number of buckets, and write all file groups anew that have another number: a step for each task.
+    """Change the number of buckets, and rewrite all file groups that have another number: one task in each step.
 
-    Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
-    call it again with the same number, or let compactions go on. Raises as `weft.Table.split` does.
+    Writers, readers and services continue meanwhile. Each file group is complete in itself: after an error or a kill
+    call it again with the same number, or let compactions continue. Raises as `weft.Table.split` does.
     """
     start_time = time.monotonic()
     previous_buckets = set_buckets(table_log, buckets)
@@ -88,7 +88,7 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
 
 
 def unsplit(snapshot: Snapshot) -> list[FileSlice]:
-    """The file groups of a snapshot that have another number of bits than the table is to have."""
+    """File groups of a snapshot whose number of bits differs from the setting of the table."""
     return list(filter(_is_unsplit(snapshot), snapshot.slices))
 
 
@@ -98,10 +98,10 @@ def _is_unsplit(snapshot: Snapshot) -> Callable[[FileSlice], bool]:
 
 
 def bits_of(buckets: int) -> int:
-    """The bits of a number of buckets.
+    """Number of bits for a number of buckets.
 
     Raises:
-        InvalidInput: It is not a power of two in the range of a table.
+        InvalidInput: The number is not a power of two, or is out of range.
     """
     if isinstance(buckets, bool) or not isinstance(buckets, int):
         raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="for example 16")
@@ -118,10 +118,10 @@ def bits_of(buckets: int) -> int:
 
 
 def set_buckets(table_log: TableLog, buckets: int) -> int:
-    """Record the number of buckets that new commits and slices are to have; returns the number before.
+    """Set the number of buckets for new commits and slices; returns the previous number.
 
     Raises:
-        InvalidInput: It is not a power of two in the range of a table. Nothing was changed.
+        InvalidInput: The number is not a power of two, or is out of range. Nothing was changed.
     """
     bits, previous_buckets = bits_of(buckets), 0
 

@@ -1,7 +1,7 @@
 """Measures a table for monitoring: sizes, waiting work, watermarks, and samples of what only its files know.
 
-`measure` uses what a snapshot has planned anyway, and reads the last commit of each lane for its watermarks. `sample`
-reads footers of some base files, and the waiting log rows of one file group.
+`measure` uses the plan of a snapshot, and reads the last commit of each lane for its watermarks. `sample` reads footers
+of some base files, and the waiting log rows of one file group.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ class TableMeasures:
     """Sizes and waiting work of a table at one snapshot. Sizes are stored bytes.
 
     Attributes:
-        buckets: The number of buckets that the table is to have.
-        proposed_buckets: The number that its sizes ask for; the same if they ask for no split.
-        unsplit_groups: File groups that have another number of bits: they are to be split or merged.
+        buckets: The number of buckets that the table is set to.
+        proposed_buckets: The number of buckets proposed for its size; equal to ``buckets`` if no split is proposed.
+        unsplit_groups: File groups with another number of bits, which wait to be split or merged.
         file_groups: File groups that have rows.
-        log_files: Log files with rows that are in no base file yet.
+        log_files: Log files with rows that are not in base files yet.
         commits_waiting: Commits and folds with such rows.
-        events_waiting: Such rows.
+        events_waiting: Number of such rows.
         base_rows: Visible rows in base files.
-        base_bytes: Base and shadow files.
-        log_bytes: Log rows that are in no base file yet.
+        base_bytes: Size of base and shadow files.
+        log_bytes: Size of the log rows that are not in base files yet.
         read_amplification: Bytes that a read of all file groups with a base fetches, divided by the bytes of their
             base; 1.0 if nothing waits. None without a base.
-        max_read_amplification: The largest of one file group. None without a base.
+        max_read_amplification: Largest read amplification of a single file group. None without a base.
         due_groups: File groups that are due for compaction or a fold; None without a policy.
         due_bytes: Stored bytes that this work reads; None without a policy.
         plans_open: Compactions and folds that have begun and neither ended nor been aborted.
-        log_objects: Objects that hold the entries of all lanes: one for each entry, one for each archive.
-        entries: Entries of each lane, "" for the table lane; never decreases.
+        log_objects: Objects that hold the entries of all lanes: one per archive, and one per entry outside archives.
+        entries: Number of entries of each lane, "" for the table lane; never decreases.
         late: Events that were below the watermark of their lane, by stream and group; 0 without a lateness. Empty if
             they were not counted.
     """
@@ -88,16 +88,15 @@ class TableMeasures:
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """What some files of a table say.
+    """Measures of a sample of a table's files.
 
     Attributes:
-        fill: By group, the share of the rows in the sampled base files in which the group is present; empty if there
-            is no base file.
-        events: Events of the sampled file group that are in no base file or fold yet, once for each of their groups
-            with ordering columns.
-        late: Those with smaller ordering values than an earlier event of the same key and group among them. They lost.
-        ties: Those with the ordering values of the largest such event: a repeated message, or an ordering that is too
-            coarse.
+        fill: Share of rows in the sampled base files in which a group is present, by group; empty without base files.
+        events: Events of the sampled file group that are not in a base file or fold yet, counted once for each of their
+            groups with ordering columns.
+        late: Events with smaller ordering values than an earlier one of them with the same key and group. They lost.
+        ties: Events with the same ordering values as the largest earlier one: a repeated message, or an ordering column
+            that is too coarse.
     """
 
     fill: Mapping[str, float]
@@ -162,8 +161,8 @@ def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: in
 
     Args:
         snapshot: The snapshot.
-        max_files: Number of base files; they are spread evenly over the table.
-        max_events: The file group is the one with the most waiting rows, up to this number.
+        max_files: Number of base files, spread evenly over the table.
+        max_events: Of the file groups with at most this many waiting rows, the one with the most is sampled.
 
     Raises:
         CorruptData: A file is missing or damaged.
@@ -201,7 +200,7 @@ def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
 
 
 def _present_rows(footer: Footer, column: str) -> int:
-    """Rows of a file in which a group is present: those with an arrival; none if the file is older than the group."""
+    """Rows of a file with a non-null arrival of a group; 0 if the file is older than the group."""
     leaf = footer.leaves.get(column)
     if leaf is None:
         return 0
@@ -210,7 +209,7 @@ def _present_rows(footer: Footer, column: str) -> int:
 
 
 def _count_arrivals(snapshot: Snapshot, file_slice: FileSlice) -> Counts:
-    """(events, late, ties) of the waiting events of one file group, see `TableSample`."""
+    """Count (events, late, ties) of the waiting events of one file group, see `TableSample`."""
     schema, env = snapshot.table_schema, snapshot.table_log.env
     groups = [group for group in schema.groups if group.ordering]
     columns = {*schema.key, schema.sort_column, names.OP, *(name for group in groups for name in group.ordering)}
@@ -226,15 +225,13 @@ def _count_arrivals(snapshot: Snapshot, file_slice: FileSlice) -> Counts:
 
 
 def _arrivals_of_group(ranges: Sequence[LogRange], group: Group) -> Counts:
-    """(events, late, ties) of one group; the events of a key are in version order within ``ranges``."""
+    """Count (events, late, ties) of one group. Events of a key are in version order within ``ranges``."""
     values = [pa.concat_arrays([log_range.columns[name] for log_range in ranges]) for name in group.ordering]
     vector = keys.concat([log_range.keys for log_range in ranges])
     has_no_version = ordering.all_null(values)
     if has_no_version is not None:  # such events do not touch the group
-        vector, values = (
-            keys.take(vector, ~has_no_version),
-            [column.filter(pa.array(~has_no_version)) for column in values],
-        )
+        vector = keys.take(vector, ~has_no_version)
+        values = [column.filter(pa.array(~has_no_version)) for column in values]
     if not len(vector):
         return np.zeros(3, np.int64)
     order, ordered = keys.in_order(vector)

@@ -1,4 +1,4 @@
-"""Inspects the references of a table for operators: what is wrong with each, and how complete their tables are."""
+"""Inspects the references of a table for operators: their problems, and the watermarks of the referenced tables."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ class ReferenceReport:
         name: Name of the reference.
         table: Location of the referenced table.
         on: The columns of the foreign key.
-        columns: The columns that it shows, with their prefix.
-        problem: What is wrong, beginning with the field; "" if its columns can be read.
-        hint: What to do about it.
-        guide: Document and section that explain it; "" for none.
-        kept_since_ms: Since when the referenced table keeps its snapshots; None if it keeps all, or is not readable.
+        columns: The columns that it adds to the table, with their prefix.
+        problem: What is wrong, beginning with the field of the configuration; "" if its columns can be read.
+        hint: What to do about the problem.
+        guide: Document and section that explain the problem; "" if there is none.
+        kept_since_ms: Time of the oldest snapshot that the referenced table keeps; None if it keeps all snapshots, or
+            cannot be read.
         streams: Watermarks of the referenced table, for the groups of these columns.
     """
 
@@ -48,11 +49,11 @@ class ReferenceReport:
 
 
 def inspect_references(env: Environment, schema: TableSchema) -> Iterator[ReferenceReport]:
-    """The references of a table, in order. No data file is opened.
+    """Inspect the references of a table, in order. No data file is opened.
 
     Args:
         env: The environment of the table, which need not exist.
-        schema: Its schema, or the one of a configuration.
+        schema: The schema of the table or of a configuration.
     """
     for reference in schema.references:
         try:
@@ -66,7 +67,7 @@ def inspect_references(env: Environment, schema: TableSchema) -> Iterator[Refere
 def reference_reports(
     uri: str | Path, schema: TableSchema, storage_options: Mapping[str, Any] | None = None
 ) -> list[ReferenceReport]:
-    """What is wrong with the references of a schema, and how complete the referenced tables are.
+    """Inspect the references of a schema; see `ReferenceReport`.
 
     Args:
         uri: The location of the table, which need not exist.

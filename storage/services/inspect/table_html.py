@@ -9,7 +9,7 @@ from weft.storage.services.inspect.inspect import Inspection
 
 
 def table_html(inspection: Inspection) -> str:
-    """What is in a table: sizes, columns by group, and streams."""
+    """Describe a table: its sizes, columns by group, and streams."""
     overview = inspection.overview()
     schema = overview.schema
     about = {

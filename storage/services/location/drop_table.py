@@ -1,7 +1,7 @@
-"""Drops a table: deletes all of its objects. Nothing brings them back.
+"""Drops a table: deletes all of its objects. This cannot be undone.
 
-The first entry of the table lane is deleted last. So a table whose drop was interrupted is still there, damaged, and
-dropping it again deletes the rest.
+The first entry of the table lane is deleted last. So after an interrupted drop a damaged table remains, and dropping it
+again deletes the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDERS: Final = ("log", "base", "shadow", "overlay", "_weft")
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The result: how many objects were deleted, and their size in bytes."""
+    """Number of objects that were deleted, and their size in bytes."""
 
     files: int
     bytes: int

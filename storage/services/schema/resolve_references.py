@@ -16,13 +16,13 @@ from weft.storage.read.references.referenced_table import check_reference
 
 
 def resolve_references(env: Environment, config: TableConfig, existing: Collection[Reference] = ()) -> TableSchema:
-    """The schema of a configuration whose references were checked against the referenced tables.
+    """Build the schema of a configuration, and check its references against the referenced tables.
 
     Args:
         env: The environment of the table.
-        config: The configuration. A reference without a list of columns gets those of the referenced table outside of
-            its key.
-        existing: References that the table has already. They are not checked: their tables may be missing.
+        config: The configuration. A reference without a list of columns gets all non-key columns of the referenced
+            table.
+        existing: References that the table already has. They are not checked, because their tables may be missing.
 
     Raises:
         InvalidInput: A reference does not fit the referenced table, or refers to the table itself.
@@ -41,13 +41,11 @@ def resolve_references(env: Environment, config: TableConfig, existing: Collecti
         referenced = state.schema
         check_reference(schema, reference, referenced)
         columns = reference.columns or tuple(name for name in referenced.column_by_name if name not in referenced.key)
-        resolved_configs[reference.name] = config.references[reference.name].model_copy(
-            update={"columns": list(columns)}
-        )
+        reference_config = config.references[reference.name]
+        resolved_configs[reference.name] = reference_config.model_copy(update={"columns": list(columns)})
         ids[reference.name] = state.table_id
-    resolved = build_schema(
-        config.model_copy(update={"references": resolved_configs})
-    )  # the names of the columns may clash
+    # Built again, because the names of the columns may clash.
+    resolved = build_schema(config.model_copy(update={"references": resolved_configs}))
     return replace(
         resolved,
         references=tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved.references),
@@ -55,12 +53,12 @@ def resolve_references(env: Environment, config: TableConfig, existing: Collecti
 
 
 def referenced_state(env: Environment, reference: Reference) -> TableState:
-    """The newest state of a referenced table.
+    """Read the newest state of a referenced table.
 
     Raises:
         InvalidInput: It is the table itself.
-        NotFound: There is no such table.
-        StoreUnavailable: Its store does not answer.
+        NotFound: The referenced table does not exist.
+        StoreUnavailable: The store of the referenced table does not answer.
     """
     field = f"references.{reference.name}.table"
     other_env = env.of_table(reference.table)

@@ -1,9 +1,9 @@
 """Publishes changes of a table's schema while writers are running.
 
-The changes of a call are one entry of the log, and all or none are made. Each edits the table's configuration, which
-is then checked as a whole, like that of a new table. They are applied to the newest schema, and again after every lost
-race, so concurrent changes are merged: the additions of two operators are both kept. Changes that the table already
-has publish nothing; a change that contradicts the table is refused. `weft.storage.alter` has the kinds of changes.
+The changes of a call are one entry of the log: all of them are made, or none. Each edits the table's configuration,
+which is then checked as a whole, like that of a new table. They are applied to the newest schema, and again after every
+lost race, so concurrent changes are merged: the additions of two operators are both kept. Changes that the table
+already has publish nothing. A change that contradicts the table is refused. `weft.storage.alter` defines the changes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from weft.storage.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange(Shown):
-    """The result: ``rev``, the schema revision with the change; ``changed``, False if the table already had it."""
+    """The schema revision with the changes, and whether anything changed (False: the table already had them)."""
 
     rev: int
     changed: bool
 
 
 def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, Any]]) -> SchemaChange:
-    """Make changes of the schema, as one entry; see `weft.storage.table.Table.alter`."""
+    """Change the schema in one entry of the log, see `weft.storage.table.Table.alter`."""
     parsed = [parse_change(change) for change in changes]
 
     def build(state: TableState) -> Schema | None:
@@ -52,20 +52,20 @@ def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, An
 def apply_changes(
     table_log: TableLog, schema: TableSchema, changes: Sequence[Change], slot: int
 ) -> tuple[TableSchema, str]:
-    """The schema after all changes, and what they do; an equal schema if it has them already.
+    """Apply changes to a schema; returns the new schema and a description. Equal if the schema already has them.
 
     Args:
         table_log: The table's log, for the tables and mergers that the schema refers to.
         schema: The newest schema.
-        changes: The changes, in order: each may build on those before it.
-        slot: The slot of the entry that will have the changed schema.
+        changes: The changes, in order. Each may depend on those before it.
+        slot: Slot of the entry that will record the changed schema.
     """
     words, edited = [], schema
     for change in changes:
         previous, edited = edited, _apply(table_log.env, edited, change, slot)
         if edited != previous:
             words.append(change.words())
-    return _with_slots(schema, edited, slot), "; ".join(words)  # a column may be as it was before
+    return _with_slots(schema, edited, slot), "; ".join(words)  # a later change may have restored a column
 
 
 def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
@@ -91,7 +91,7 @@ def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> 
 
 
 def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableSchema:
-    """Record the slot of the schema's entry in its new and changed columns, so that readers recognise older files."""
+    """Record the slot of the schema's entry in new and changed columns, so that readers recognise older files."""
     columns = []
     for column in edited.columns:
         old_column = previous.column_by_name.get(column.name)
@@ -100,10 +100,10 @@ def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableS
             continue
         assert old_column.id == column.id, "ids never change"
         same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
-        # The old default of an unchanged column, so that schemas are equal: NaN is not equal to itself.
-        columns.append(
-            replace(old_column, comment=column.comment)
-            if same
-            else replace(column, since=old_column.since, changed=slot)
+        # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
+        kept, changed = (
+            replace(old_column, comment=column.comment),
+            replace(column, since=old_column.since, changed=slot),
         )
+        columns.append(kept if same else changed)
     return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)

@@ -1,8 +1,8 @@
 """Runs several tasks of a service at the same time, in threads of this process, within a limit of memory.
 
-Reading, merging and writing release Python's global lock for most of their time. Memory is an estimate of each task
-(`weft.storage.services.steps.tasks.Task.memory_bytes`): a task begins when it fits beside those that run, and a task
-that is larger than the limit runs alone, so that every task is run.
+Reading, merging and writing release Python's global lock for most of their time. Each task estimates its memory
+(`weft.storage.services.steps.tasks.Task.memory_bytes`). A task begins when it fits beside the running tasks. A task
+that is larger than the limit runs alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
     """An `Execute` that runs several tasks at the same time.
 
-    If a task fails, those that run are waited for, and no other task begins. Files of tasks whose results are not
-    taken are garbage, which cleaning deletes.
+    If a task fails, no other task begins, and the running ones are awaited. Files of tasks whose results are not used
+    are garbage, which cleaning deletes.
 
     Args:
-        threads: Number of tasks at the same time, at most.
+        threads: Maximum number of tasks at the same time.
         memory_bytes: Limit of the memory that they need together; None: no limit.
 
     Raises:
@@ -63,7 +63,7 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
                     next_task = None
                 if not submitted:
                     return
-                # Any of them, so that a slow one does not keep the others from being followed by the next.
+                # Wait for any task, so that a slow one does not delay the start of further tasks.
                 wait(running, return_when=FIRST_COMPLETED)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

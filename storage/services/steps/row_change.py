@@ -1,4 +1,4 @@
-"""A change of the rows of new slices: a compaction with one rewrites the table (PROTOCOL.md, X3 and X6)."""
+"""Changes of the rows in new slices, made by an erase, a rewrite or an expiry (PROTOCOL.md, X3 and X6)."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import InvalidInput, TableError
 
 Function: TypeAlias = Callable[[pa.Array], pa.Array | pa.ChunkedArray]
-"""Gives a new value for each value: an array of as many values. It is not given NULLs."""
+"""Maps an array of values, without NULLs, to an array of as many new values."""
 
 
 @dataclass(frozen=True, slots=True)
 class WithoutKeys:
-    """Rows with some keys are left out; ``vector``: ascending and distinct values of the sort column."""
+    """Removes rows with some keys. ``vector``: these keys, as ascending, distinct values of the sort column."""
 
     vector: KeyVector
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
-        """The rows that remain."""
+        """The remaining rows."""
         return _drop_rows(rows, keys.find(self.vector, keys.key_vector(rows[schema.sort_column]))[1])
 
 
 @dataclass(frozen=True, slots=True)
 class NewValues:
-    """The values of a column are replaced by those of a function, where the group of the column is present.
+    """Replaces the values of a column by the results of a function, where the group of the column is present.
 
     Attributes:
         column: Name of a value column.
@@ -46,7 +46,7 @@ class NewValues:
     function: Function
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
-        """The rows with the new values; their versions stay.
+        """The rows with new values and unchanged versions.
 
         Raises:
             InvalidInput: The function failed, or its result does not fit the column.
@@ -70,7 +70,7 @@ class NewValues:
         if not isinstance(new_values, pa.Array | pa.ChunkedArray) or len(new_values) != len(values):
             raise InvalidInput(
                 f"{subject} did not return one value for each of {len(values)} values",
-                hint="it is given an array, and returns an array of the same length",
+                hint="return an array of the same length as the argument",
             )
         try:
             return keys.one_array(new_values).cast(values.type)
@@ -80,18 +80,18 @@ class NewValues:
 
 @dataclass(frozen=True, slots=True)
 class WithoutOldDeletes:
-    """Rows are left out of which only an old delete is known.
+    """Removes rows that consist of an old delete of one group only.
 
     Attributes:
         group: Name of a group with a delete floor and ordering columns.
-        before: A delete is old if its first ordering value is smaller, or NULL.
+        before: A delete is old if its first ordering value is smaller than this, or NULL.
     """
 
     group: str
     before: Any
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
-        """The rows that remain: those with values, with a register of another group, or with a newer delete."""
+        """The remaining rows: those with values, a register of another group, or a newer delete."""
         group = schema.group(self.group)
         floor = rows[names.floor_ordering(group.id, 0)]
         is_old = np.asarray(pc.fill_null(pc.less(floor, pa.scalar(self.before, floor.type)), fill_value=True))
@@ -106,18 +106,18 @@ class WithoutOldDeletes:
 
 @dataclass(frozen=True, slots=True)
 class WithoutOldRows:
-    """Visible rows are left out in which a column has a smaller value.
+    """Removes visible rows in which a column has a smaller value than a limit.
 
     Attributes:
         column: Name of a column of a group.
-        before: The limit. NULL is not smaller, nor is the default of a group that is absent.
+        before: The limit. NULL does not count as smaller, nor does the default of an absent group.
     """
 
     column: str
     before: Any
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
-        """The rows that remain."""
+        """The remaining rows."""
         column = rows[self.column]
         is_present = rows[names.arrival(schema.group_of_column[self.column].id)].is_valid()
         is_old = pc.fill_null(pc.less(column, pa.scalar(self.before, column.type)), fill_value=False)
@@ -127,12 +127,12 @@ class WithoutOldRows:
 
 @dataclass(frozen=True, slots=True)
 class WithoutExpired:
-    """Rows and deletes are left out that are older than the time to live (`weft.storage.core.plan.row_age`)."""
+    """Removes rows and deletes that are older than the time to live (`weft.storage.core.plan.row_age`)."""
 
     limits: AgeLimits
 
     def apply(self, schema: TableSchema, rows: Arrays) -> Arrays:
-        """The rows that remain."""
+        """The remaining rows."""
         return _drop_rows(rows, expired(schema, rows, self.limits))
 
 

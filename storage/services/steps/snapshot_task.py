@@ -1,4 +1,4 @@
-"""What tasks of compactions and folds have in common: some file groups of a snapshot, and the plan of their files."""
+"""The common part of tasks of compactions and folds: some file groups of a snapshot, and the slot of the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.storage.services.steps.service_plan import ServicePlan
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTask:
-    """Work on some file groups of a snapshot. Can be pickled and run in any process.
+    """Work on some file groups of a snapshot. It can be pickled, and run in any process.
 
     Attributes:
         env: The table's environment.
@@ -38,7 +38,7 @@ class SnapshotTask:
 
     @classmethod
     def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **attributes: Any) -> Self:
-        """The task of some file groups; ``attributes`` are the attributes of a subclass."""
+        """Create a task for some file groups. ``attributes``: further attributes of a subclass."""
         work = read_task(slices, snapshot.files)
         env, schema = snapshot.table_log.env, snapshot.table_schema
         return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **attributes)

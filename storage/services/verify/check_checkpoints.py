@@ -1,4 +1,4 @@
-"""Checks checkpoints: each must equal the state that replaying the log gives."""
+"""Checks checkpoints: each must equal the state that replaying the log gives (PROTOCOL.md, "Checkpoints")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ S = TypeVar("S", TableState, LaneState)
 
 
 class Checkpoints(Generic[S]):
-    """The checkpoints of a lane. A checkpoint may have megabytes, so only one is in memory at a time."""
+    """The checkpoints of a lane. Only one is in memory at a time, because a checkpoint may have megabytes."""
 
     def __init__(
         self, env: Environment, lane: LaneName, decode: Callable[[bytes], S | None], findings: Findings
@@ -45,7 +45,7 @@ class Checkpoints(Generic[S]):
         return self._paths_by_slot
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
-        """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: the entry's id, if known."""
+        """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: id of the entry, if known."""
         for path in self._paths.pop(seq, ()):
             data = read_object(self._env.store, path)
             if data is None:
@@ -64,7 +64,7 @@ class Checkpoints(Generic[S]):
         return {seq: list(self.take(seq)) for seq in list(self._paths)}
 
     def compare(self, state: S, *, exact: bool) -> None:
-        """Check the checkpoints at the head of a state; ``exact``: the state was replayed from the first entry on."""
+        """Check the checkpoints at the head of a state. ``exact``: the state was replayed from the first entry on."""
         for path, checkpoint in self.take(state.head, state.head_id):
             if not exact:
                 continue
@@ -72,7 +72,7 @@ class Checkpoints(Generic[S]):
                 if checkpoint == state:
                     continue
                 redacted = _was_redacted(checkpoint, state)
-            except CorruptData:  # its slices are unpacked here
+            except CorruptData:  # comparing unpacks its slices
                 redacted = False
             if redacted:
                 message = (
@@ -87,7 +87,7 @@ class Checkpoints(Generic[S]):
 
         Args:
             head: Last entry that was compared.
-            is_complete: Every entry up to there could be read.
+            is_complete: Whether every entry up to ``head`` could be read.
         """
         for path in (path for paths in self._paths.values() for path in paths):
             self._findings.count("checkpoints")

@@ -1,4 +1,4 @@
-"""Checks the Bloom filters of base files and overlays: each contains all values of its row group (S30)."""
+"""Checks the Bloom filters of base files and overlays: each has all values of its row group (PROTOCOL.md, S30)."""
 
 from __future__ import annotations
 

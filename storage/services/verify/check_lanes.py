@@ -1,7 +1,7 @@
 """Checks writers' lanes: that commits are consistent, and that slices and folds contain exactly these commits.
 
-Each lane is read once, entry by entry. Only the stamp and the slot of each commit are kept (16 bytes). With these,
-registers in slices are traced back to the commits that they came from.
+Each lane is read once, entry by entry. Only the stamp and the slot of each commit are kept (16 bytes). They are used to
+find the commits that registers in slices came from. Rules such as S8 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOST: Final = (
 
 
 class MergedEntries:
-    """The entries that the slices and folds of a state claim to contain, per file group."""
+    """The entries that the slices and folds of a state claim to contain, by file group."""
 
     def __init__(self, store: ObjectStore, state: TableState, *, deep: bool) -> None:
-        """``deep``: log files may be read, to know which file group has their rows."""
+        """``deep``: whether log files may be read, to find out which file groups have rows."""
         self._store, self._deep, self._schema, self._log_start = store, deep, state.schema, state.log_start()
         groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
         self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
@@ -53,12 +53,12 @@ class MergedEntries:
             self._everywhere = until if number == 0 else lowest(self._everywhere, until)
 
     def check_commit(self, entry: Data, place: Place) -> None:
-        """S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
+        """Check S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
         if entry.seq > self._log_start.get(entry.lane, 0):
             return
         missing_groups: set[FileGroup] = set()
         for file in entry.files:
-            # A clean may have deleted the index: it is no longer needed.
+            # A clean may have deleted the index, which is no longer needed.
             index = read_index(self._store, file.index, Findings())
             if index is None:
                 continue
@@ -80,8 +80,8 @@ class MergedEntries:
     def _lacks(self, group: FileGroup, entry: Data, file: LogFile) -> bool:
         """Whether rows of a commit in a file group are certainly missing from slices and folds.
 
-        If the file group was split since, its parts have the rows. One without rows need not contain the commit, nor
-        exist (G3, G4). So if some parts contain the commit and others do not, the rows tell whether any is missing.
+        If the file group was split since, its parts have the rows. A part without rows need not contain the commit, nor
+        exist (G3, G4). So if only some parts contain the commit, the rows themselves show whether any is missing.
         """
         homes = [group] if group in self._until else overlapping(group, self._levels, self._until.__contains__)
         containing = [home for home in homes if entry.seq <= self._until[home].get(entry.lane, 0)]
@@ -92,7 +92,7 @@ class MergedEntries:
         return self._deep and self._has_other_rows(file, group, containing)
 
     def _has_other_rows(self, file: LogFile, group: FileGroup, parts: Sequence[FileGroup]) -> bool:
-        """Whether a log file has rows of a file group that are in none of some of its parts; False if it is gone."""
+        """Whether a log file has rows of a file group outside of ``parts``; False if the file does not exist."""
         try:
             with self._store.open_input(file.file.path, file.file.size) as source:
                 rows = key_columns(self._schema, open_columns(source, self._schema.key).read_all())
@@ -107,7 +107,7 @@ class LaneChecker:
 
     Attributes:
         head: Last slot of the lane.
-        is_complete: False if any of the slots so far could not be read.
+        is_complete: Whether all slots so far could be read.
         epoch: Epoch of the last entry that could be read.
         claims: Slot of the first claim for each fencing barrier, by the slot of the barrier's INTENT.
         stamps, seqs: Stamps and slots of the lane's commits, sorted by stamp; set after all have been read.
@@ -122,7 +122,7 @@ class LaneChecker:
         merged: MergedEntries | None,
         findings: Findings,
     ) -> None:
-        """``merged``: the entries in slices and folds, None if the newest state of the table is not known."""
+        """``merged``: the entries in slices and folds; None if the newest state of the table is not known."""
         self._env, self._table, self._lane, self._slots = env, table, lane, slots
         self._merged, self._findings = merged, findings
         self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
@@ -136,7 +136,7 @@ class LaneChecker:
         self.seqs: Indices = np.empty(0, np.int64)
 
     def commits(self) -> Iterator[Data]:
-        """Check the lane; yields every commit that could be read, also those that were rolled back."""
+        """Check the lane. Yields every commit that could be read, also those that were rolled back."""
         name = self._lane.name
         stamps, seqs = array("q"), array("q")
         checkpoints = LaneCheckpoints(self._env, name, self._findings)
@@ -166,7 +166,7 @@ class LaneChecker:
         self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
 
     def _check_header(self, previous: LaneEntry | None, entry: LaneEntry, place: Place) -> None:
-        """Check epoch and schema revision; ``previous``: None if there is no previous entry or it cannot be read."""
+        """Check epoch and schema revision. ``previous``: None for the first entry, or if it cannot be read."""
         epoch = previous.epoch if previous is not None else 0
         if (previous is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
             message = (
@@ -221,7 +221,7 @@ class LaneChecker:
                 self._merged.check_commit(entry, place)
 
     def _check_batch(self, entry: Data, place: Place) -> None:
-        """S6: batch numbers of a query have no gaps (commits that were rolled back do not count)."""
+        """Check S6: batch numbers of a query have no gaps. Commits that were rolled back do not count."""
         if not entry.query_id:
             return
         last = self._batches.get(entry.query_id)
@@ -234,7 +234,7 @@ class LaneChecker:
         self._batches[entry.query_id] = max(entry.batch, last or 0)
 
     def _check_promises(self, entry: Data, place: Place) -> None:
-        """S23: watermarks and counts of late events never decrease (commits that were rolled back do not count)."""
+        """Check S23: watermarks and counts of late events never decrease. Rolled-back commits do not count."""
         for group, previous in self._promises.items():
             promise = entry.watermarks.get(group)
             # JSON forms sort like the values: integers, or ISO texts of one length.
@@ -245,7 +245,7 @@ class LaneChecker:
 
 
 class _Commits(NamedTuple):
-    """The readable commits of a lane, sorted by stamp; ``is_complete``: all commits were readable."""
+    """The readable commits of a lane, sorted by stamp. ``is_complete``: whether all commits were readable."""
 
     name: LaneName
     is_complete: bool
@@ -254,19 +254,19 @@ class _Commits(NamedTuple):
 
 
 class Arrivals:
-    """Finds the commits that registers in slices and folds came from, by their arrivals. Can be pickled."""
+    """Finds the commits that registers in slices and folds came from, by their arrivals. It can be pickled."""
 
     def __init__(
         self, state: TableState, retired: Mapping[LaneName, Lane], lanes: Mapping[LaneName, LaneChecker]
     ) -> None:
-        """``retired``: lanes that are in no later cut; ``lanes``: checkers that have read all commits of their lane."""
+        """``retired``: retired lanes; ``lanes``: checkers that have read all commits of their lane."""
         all_lanes = {**retired, **state.lanes}
         self._lanes = {
             all_lanes[name].lane_id: _Commits(name, lane.is_complete, lane.stamps, lane.seqs)
             for name, lane in lanes.items()
             if name in all_lanes
         }
-        # A slice that is younger than the retirement of a lane has all of it, and its cut does not name the lane.
+        # A slice that is newer than the retirement of a lane has all of its rows, and its cut does not name the lane.
         self._ends = {name: lane.closed or 0 for name, lane in retired.items() if name not in state.lanes}
         self._rolled_back = state.rolled_back
 

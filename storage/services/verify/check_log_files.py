@@ -1,7 +1,8 @@
 """Checks the contents of log files (events or registers) against their index and the rules of the format.
 
-It reads one block at a time, only the columns that are needed. It compares the index with the rows: the positions of
-file groups, the range of keys and ordering values of each block, and the number of deletes. FORMAT.md, "Log files".
+It reads one block at a time, and only the columns that it needs. It compares the index with the rows: the positions of
+file groups, the range of keys and ordering values of each block, and the number of deletes. See FORMAT.md, "Log files";
+rules such as S7 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class LogFileChecker:
     def __init__(
         self, store: ObjectStore, schema: TableSchema, file: LogFile, findings: Findings, on_arrivals: OnArrivals
     ) -> None:
-        """``schema``: the schema that the file was written with."""
+        """``schema``: the schema with which the file was written."""
         self._store, self._schema, self._file, self._findings = store, schema, file, findings
         self._place = findings.at(file.file.path)
         self._groups = [group for group in schema.groups if group.id in file.groups]
@@ -143,7 +144,7 @@ class LogFileChecker:
 
 
 def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings) -> LogIndex | None:
-    """The index of a log file; None if its sidecar is missing, damaged, or of a newer version, which is reported."""
+    """Read the index of a log file. None if its sidecar is missing, damaged or of a newer version; this is reported."""
     if isinstance(index, LogIndex):
         return index
     findings.count("sidecars")
@@ -157,7 +158,7 @@ def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings
 
 
 def names_file_groups(index: LogIndex) -> bool:
-    """Whether the ranges of an index are valid: lists of equal length, and only partitions that the index lists."""
+    """Whether the ranges of an index are valid: lists of equal length, with only partitions that the index lists."""
     return _are_parallel(index.ranges) and set(index.ranges.partition) <= set(range(len(index.partitions)))
 
 

@@ -1,4 +1,4 @@
-"""Checks that the referenced tables still have the snapshots that savepoints need of them."""
+"""Checks that referenced tables still have the snapshots that savepoints need."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
     """Report savepoints whose snapshot of a referenced table cannot be read.
 
     Args:
-        table_log: Location of the table.
+        table_log: The table's log.
         state: The state of the table.
-        findings: Takes what is found.
+        findings: Collects the findings.
     """
-    logs: dict[str, TableLog] = {}  # of referenced tables: each is opened and read once
+    logs: dict[str, TableLog] = {}  # by location of a referenced table, so that each is opened once
     for name, savepoint in state.savepoints.items():
         if not savepoint.references:
             continue

@@ -1,4 +1,7 @@
-"""Checks for base, shadow and log files alike: the bytes of the file, and the keys and arrivals of its rows."""
+"""Checks for base, shadow and log files: the bytes of the file, and the keys and arrivals of its rows.
+
+Rules such as S15 are in PROTOCOL.md, "Invariants".
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024  # of a file in memory while its checksum i
 SAMPLE: Final = 3  # keys that a finding shows
 
 UNREADABLE: Final = (pa.ArrowException, CorruptData, OSError, KeyError, IndexError)
-"""Errors of decoding a file that was already wrong when it was written."""
+"""Errors of decoding a file whose bytes are intact, so that it was already wrong when it was written."""
 
 OnArrivals = Callable[[pa.Array, Place], object]
-"""Called with the arrivals of registers, and the file that they are in."""
+"""Called with the arrivals of registers, and the place of their file."""
 
 
 def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
-    """Whether a file has the bytes that were written; reports a problem."""
+    """Whether a file has the bytes that were written. Reports a problem."""
     findings.count("files")
     place = findings.at(file.path)
     try:
@@ -63,7 +66,7 @@ def columns_to_read(
 
 
 def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
-    """Which rows belong to the file group they are stored for: ``counts[i]`` rows for ``stored_for[i]``, in order."""
+    """Mask of rows that belong to their file group: ``counts[i]`` rows are stored for ``stored_for[i]``, in order."""
     number = np.repeat(np.arange(len(stored_for)), counts)
     partitions = pa.array([group.partition for group in stored_for], pa.string()).take(pa.array(number))
     home = np.asarray(pc.equal(folders(schema, rows), partitions))
@@ -75,7 +78,7 @@ def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGr
 
 
 def sample(schema: TableSchema, rows: Arrays, mask: Mask) -> str:
-    """The keys of the first few chosen rows, and the number of the others."""
+    """Describe the rows in a mask: the keys of the first few, and the number of the others."""
     examples = [
         "(" + ", ".join(f"{name}={rows[name][i].as_py()!r}" for name in schema.key) + ")"
         for i in np.flatnonzero(mask)[:SAMPLE].tolist()
@@ -110,7 +113,7 @@ class RowChecker:
             rows: Columns by name.
             stored_for: File groups of these rows, in order.
             counts: Number of rows of each file group.
-            other_checks: More checks: (invariant, rows that violate it, what is wrong).
+            other_checks: Further checks: (invariant, mask of rows that violate it, message).
             prefix: Start of each finding's text.
         """
         schema = self._schema
@@ -132,7 +135,7 @@ class RowChecker:
         return vector
 
     def _misordered(self, vector: KeyVector, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
-        """Which keys are not larger than the previous key of their file group, also across calls."""
+        """Mask of keys that are not larger than the previous key of their file group, also across calls."""
         numbers = [self._numbers.setdefault(group, len(self._numbers)) for group in stored_for]
         number, start = np.repeat(np.array(numbers, np.int64), counts), 0
         if self._last is not None:

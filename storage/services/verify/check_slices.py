@@ -1,7 +1,8 @@
 """Checks the contents of base and shadow files: rows, statistics, and the file group of each row.
 
-It reads one row group at a time, only the columns that are needed, and keeps all keys of the shadow file. Bytes are
-checked first: the content of a damaged file is not checked. FORMAT.md, "Base and shadow files".
+It reads one row group at a time, and only the columns that it needs; it keeps all keys of the shadow file. Bytes are
+checked first: the content of a damaged file is not checked. See FORMAT.md, "Base and shadow files"; rules such as S29
+are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from weft.storage.store.object_store import ObjectStore
 
 
 class SliceFiles:
-    """Base and shadow files: checks the bytes of each once, and keeps the last row group of each kind.
+    """Base and shadow files: checks the bytes of each file once, and caches the last row group of each kind.
 
     Slices that share a file are checked one after the other, and several of them may be in one row group.
     """
@@ -48,7 +49,7 @@ class SliceFiles:
         self._last: dict[bool, tuple[object, Arrays]] = {}
 
     def are_intact(self, file: FileRef, findings: Findings) -> bool:
-        """Whether a file has the bytes that were written; reports a problem once."""
+        """Whether a file has the bytes that were written. Reports a problem once."""
         if file.path not in self._intact:
             self._intact[file.path] = check_bytes(self.store, file, findings)
         return self._intact[file.path]
@@ -62,7 +63,7 @@ class SliceFiles:
     def row_group(
         self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
     ) -> Arrays:
-        """A row group of an open file; each column is one array."""
+        """Read a row group of an open file; each column is one array."""
         key = (file.path, number, tuple(columns))
         if visible not in self._last or self._last[visible][0] != key:
             table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
@@ -80,7 +81,7 @@ class SliceChecker:
     def __init__(
         self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals, findings: Findings
     ) -> None:
-        """``schema``: the schema that the slice was written with."""
+        """``schema``: the schema with which the slice was written."""
         self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
         self._findings = findings
         self._place = findings.at(f"slice of {file.group}")
@@ -168,7 +169,7 @@ class SliceChecker:
         return stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
 
     def _overlays(self, stack: contextlib.ExitStack, base: pq.ParquetFile) -> list[_Overlay]:
-        """The overlays of the slice that can be read, each with the columns that it replaces."""
+        """Open the overlays of the slice that can be read, each with the columns that it replaces."""
         schema, overlays = self._schema, []
         groups = {group.id: group for group in schema.groups}
         for overlay in self._file.overlays:
@@ -191,7 +192,7 @@ class SliceChecker:
         return overlays
 
     def _overlaid(self, overlay: _Overlay, rows: Arrays, number: int, columns: Sequence[str]) -> Arrays:
-        """The rows of a row group of the base with the columns of an overlay."""
+        """Rows of a row group of the base, with the columns of an overlay."""
         file, parquet, replaced_columns = overlay
         in_key = {*self._schema.key, self._schema.sort_column}
         read_columns = [name for name in columns if name in replaced_columns or name in in_key]
@@ -202,7 +203,7 @@ class SliceChecker:
         return {**rows, **overlay_columns}
 
     def _are_in_file_group(self, batch: Arrays, rows: Sequence[int]) -> Mask:
-        """Which of the given rows belong to the slice's file group."""
+        """Mask of the rows at some positions that belong to the slice's file group."""
         key_columns = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
         return in_file_group(self._schema, key_columns, [self._file.group], [len(rows)])
 

@@ -1,6 +1,7 @@
-"""Checks the slots of a lane: which are taken, and whether each has a readable entry, in the slot or in an archive.
+"""Checks the slots of a lane: each taken slot must have a readable entry, in the slot itself or in an archive.
 
-A problem with a slot or an archive is reported, and reading continues with the next one.
+A problem with a slot or an archive is reported, and reading continues with the next one. Rules such as S20 are in
+PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _CLEANED: Final = "they are ignored; clean deletes them"
 
 
 def read_object(store: ObjectStore, path: Path) -> bytes | None:
-    """Content of an object, None if it does not exist."""
+    """Content of an object; None if it does not exist."""
     with normalise_errors(path):
         return store.get(path)
 
 
 def read_sidecar(store: ObjectStore, sidecar: Sidecar, findings: Findings, consequence: str) -> bytes | None:
-    """Content of a sidecar. If it is missing or damaged: None, and a finding with the consequence."""
+    """Content of a sidecar. If it is missing or damaged, reports this with the consequence, and returns None."""
     data = read_object(store, sidecar.path)
     if data is not None and Sidecar.of(sidecar.path, data) == sidecar:
         return data
@@ -49,11 +50,11 @@ def read_sidecar(store: ObjectStore, sidecar: Sidecar, findings: Findings, conse
 
 
 def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int]:
-    """The slots of a lane that are taken, ascending."""
+    """List the taken slots of a lane, ascending."""
     for attempt in range(2):
         slots, chunks, other_paths = _list(env, lane)
         all_slots = sorted(slots.union(*map(Chunks(env.tuning.archive_chunk).slots, chunks)))
-        # A listing of a folder that is written to may miss objects that were created meanwhile.
+        # A listing may miss objects that are created meanwhile, so list again before reporting a gap.
         if not all_slots or all_slots[-1] == len(all_slots):
             return all_slots
         if attempt:
@@ -63,9 +64,9 @@ def list_slots(env: Environment, lane: LaneName, findings: Findings) -> list[int
 
 
 def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[str]]:
-    """The slots with objects, the archived chunks, and the paths of other objects.
+    """List the slots with objects, the archived chunks, and the paths of other objects.
 
-    Archives are listed after slots, so an entry that is moved to an archive meanwhile is found in at least one of them.
+    Archives are listed after slots, so an entry that is moved to an archive meanwhile is in at least one listing.
     """
     slots: set[int] = set()
     chunks: set[int] = set()
@@ -84,7 +85,7 @@ def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[st
 
 
 def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None:
-    """Report objects in slots that are archived: not deleted yet, or written too late."""
+    """Report objects in archived slots: they are not deleted yet, or were written too late."""
     slots, chunks, _ = _list(env, lane)
     archives = Archives(env.store, env.tuning)
     duplicates = late = 0
@@ -95,7 +96,7 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
                 archives.ask([(lane, seq)])
                 same = data is None or data == archives.content((lane, seq))
         except TableError:
-            continue  # reported where its entries are read
+            continue  # reported where the entries are read
         duplicates, late = duplicates + (same and data is not None), late + (not same)
     place = findings.at(describe_lane(lane))
     if duplicates:
@@ -108,9 +109,9 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
 def read_slots(
     env: Environment, lane: LaneName, slots: Sequence[int], findings: Findings
 ) -> Iterator[tuple[int, Entry | Unresolved | None]]:
-    """Yield (slot, entry) for every slot up to the last one that is taken; None for a missing or damaged entry.
+    """Yield (slot, entry) for every slot up to the last taken one; None for a missing or damaged entry.
 
-    For a gap, only the first slot is yielded. Lists that an entry keeps in a sidecar are not loaded.
+    Of a gap, only the first slot is yielded. Sidecars of entries are not loaded.
     """
     next_seq = 1
     reader = _SlotReader(env, lane, findings)
@@ -127,7 +128,7 @@ def read_slots(
 
 
 class _SlotReader:
-    """Reads slots and archives. If the archive of a chunk is damaged, it reads the slots that still exist."""
+    """Reads entries from slots and archives. If an archive is damaged, reads the remaining slots of its chunk."""
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._store, self._lane, self._findings = env.store, lane, findings
@@ -137,7 +138,7 @@ class _SlotReader:
         self._damaged: set[int] = set()
 
     def contents(self, slots: Sequence[int]) -> list[bytes | None]:
-        """Bytes of the entry in each slot, None if it is missing."""
+        """Bytes of the entry in each slot; None for a missing entry."""
         lane_slots = [(self._lane, seq) for seq in slots]
         with normalise_errors(slot_path(*lane_slots[0])):
             for chunk in sorted({self._chunks.of(seq) for seq in slots} - self._requested):
@@ -161,7 +162,7 @@ class _SlotReader:
             place.warning(f"{error.message}: its entries cannot be checked", "verify with a newer version")
 
     def decode(self, seq: int, data: bytes | None) -> Entry | Unresolved | None:
-        """The entry in a slot; reports a problem, unless its cause is a damaged archive."""
+        """Decode the entry in a slot. Reports a problem, unless its cause is a damaged archive."""
         place = self._findings.at(slot_path(self._lane, seq))
         if data is None:
             if self._chunks.of(seq) not in self._damaged:

@@ -1,8 +1,8 @@
 """Checks the table lane entry by entry: the order of entries, and what each entry says about the table.
 
-Reading never stops: a missing or damaged slot is reported, and the next one is read. `CommitLog` stops there, and
-caches, so entries are decoded here without it. The state after an unreadable entry is unknown unless a checkpoint has
-it.
+Reading never stops: a missing or damaged slot is reported, and the next one is read. `CommitLog` would stop there, and
+it caches, so it is not used here. The state after an unreadable entry is unknown unless a checkpoint has it. Rules such
+as S10 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _OTHER_COMMITS: Final = "contains other commits than its plan: rows may be missi
 
 
 def check_order(previous: Header | None, entry: Header, place: Place) -> None:
-    """Check an entry of any lane; ``previous``: None if there is no previous entry or it cannot be read."""
+    """Check an entry of any lane. ``previous``: None for the first entry, or if it cannot be read."""
     if entry.seq == 1 and entry.prev_id:
         place.damage("S2", "the first entry names a predecessor: others were removed")
     if previous is not None and entry.prev_id != previous.commit_id:
@@ -68,16 +68,16 @@ class TableLane:
 
     Attributes:
         head: Last slot of the lane.
-        state: Newest known state of the table; None if it is never known.
-        is_complete: Every entry could be read; otherwise the attributes below may be incomplete.
-        is_current: ``state`` is the state after the last entry.
+        state: Newest known state of the table; None if no state is known.
+        is_complete: Whether every entry could be read. Otherwise the attributes below may be incomplete.
+        is_current: Whether ``state`` is the state after the last entry.
         oldest_retained: Largest ``oldest_retained`` of all CLEAN_INTENT entries, also of those after which the state is
             unknown.
         schemas: Schemas by revision.
-        fold_schemas: Schema of the files of each FOLD, by its slot.
-        kinds: Kind of each entry, by its slot.
+        fold_schemas: Schema of the files of each FOLD, by slot of the FOLD.
+        kinds: Kind of each entry, by slot.
         dones: All DONE entries.
-        retired: The lanes that were retired; they have entries, which nothing reads.
+        retired: Retired lanes. Their entries exist, but nothing reads them.
     """
 
     head: int = 0
@@ -97,11 +97,11 @@ class TableLane:
         return self.schemas[max(known_slots)] if known_slots and self.is_complete else self.schemas.get(rev)
 
     def never_had(self, rev: int) -> bool:
-        """Whether the entry at this slot is known and does not define a schema."""
+        """Whether the entry in this slot is known and does not define a schema."""
         return self.is_complete and 0 < rev <= self.head and self.kinds[rev] not in {"CREATE", "SCHEMA", "DONE"}
 
     def note(self, entry: TableEntry) -> None:
-        """Collect what an entry says, whether the state before it is known or not."""
+        """Record the facts of an entry that do not depend on the state before it."""
         self.kinds[entry.seq] = entry.kind
         if isinstance(entry, Done):
             self.dones.append(entry)
@@ -118,7 +118,7 @@ class TableLaneReader:
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:
-        """Yield every entry and the state after it; None for each that is not known."""
+        """Yield every entry and the state after it; None for an unknown entry or state."""
         lane = self.lane
         state: TableState | None = None
         previous: Header | None = None
@@ -142,14 +142,14 @@ class TableLaneReader:
             yield entry, state
 
     def _from_checkpoint(self, seq: int) -> TableState | None:
-        """The state after a slot that cannot be replayed, if a checkpoint has it."""
+        """The state after a slot that cannot be replayed; None if no checkpoint has it."""
         for _, state in list(self.checkpoints.take(seq)):
             self.lane.schemas[state.schema_rev] = state.schema
             return state
         return None
 
     def _resolve(self, entry: Entry | Unresolved) -> TableEntry | None:
-        """The entry with the lists of its sidecar; None if the sidecar cannot be read, which is reported."""
+        """The entry with the lists of its sidecar. If the sidecar cannot be read, reports this and returns None."""
         if not isinstance(entry, Unresolved):
             assert isinstance(entry, TableEntry), "decoding has checked that it belongs here"
             return entry
@@ -163,10 +163,10 @@ class TableLaneReader:
             return None
 
     def _replay(self, state: TableState | None, entry: TableEntry, place: Place) -> TableState | None:
-        """Check an entry against the state before it; returns the state after it, None if it is not known."""
+        """Check an entry against the state before it; returns the state after it, None if that is unknown."""
         if state is not None:
             self._check(state, entry, place)
-            # A wrong order has been reported: replay the entry as if it followed.
+            # A wrong order was reported already: replay the entry as if it followed.
             state = replace(state, head=entry.seq - 1, head_id=entry.prev_id)
         elif not isinstance(entry, Create):
             return None
@@ -186,7 +186,7 @@ class TableLaneReader:
         return following
 
     def _check(self, state: TableState, entry: TableEntry, place: Place) -> None:
-        """Check what replaying an entry does not check."""
+        """Check the rules that replaying an entry does not check."""
         match entry:
             case LaneAdd() if not entry.name:
                 place.violation("S2", "it adds a lane without a name: its entries would be those of the table lane")
@@ -239,14 +239,14 @@ class TableLaneReader:
                 self._check_overlays(state, file, group)
 
     def _check_retired(self, state: TableState, entry: Retire, place: Place) -> None:
-        """S32: every kept snapshot has all entries of a retired lane in its slices; here, the newest one."""
+        """Check S32 for the newest snapshot: its slices have all entries of the retired lanes."""
         for lane, end in entry.lanes.items():
             if state.covered.get(lane, 0) < end:
                 message = f"it retires lane {lane!r} at entry {end}, and slices have its rows up to "
                 place.violation("S32", f"{message}{state.covered.get(lane, 0)}: later rows may be missing")
 
     def _check_overlays(self, state: TableState, file: SliceFile, place: Place) -> None:
-        """S29: a slice with overlays has all rows of a base, and each group in one file."""
+        """Check S29: a slice with overlays has all rows of a base, and each group in one file."""
         if OVERLAYS not in state.writer_features:
             place.violation(
                 "K7", "it has overlays, but the table lacks the feature: older versions read the base alone"
@@ -271,7 +271,7 @@ class TableLaneReader:
 
 
 def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, previous: SliceFile | None, place: Place) -> None:
-    """``previous``: the newest slice before it, whose files one with overlays may have, too."""
+    """``previous``: the newest earlier slice of the file group; a slice with overlays may share its files."""
     previous_paths = (
         {stored_file.path for stored_file in previous.objects} if previous is not None and file.overlays else set()
     )
@@ -285,7 +285,7 @@ def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, previous: SliceFile | 
 
 
 def _check_mark(state: TableState, entry: Mark, place: Place) -> None:
-    """S24: the times of marks and the entries that they name never decrease."""
+    """Check S24: the times of marks and the entries that they name never decrease."""
     if not state.committed_at_ms <= entry.began_at_ms <= entry.committed_at_ms:
         place.violation("S24", "its times contradict the previous entry or each other: as_of a time may be wrong")
     behind = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
@@ -301,7 +301,7 @@ def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Mapping[i
     Args:
         table: The table lane.
         claims: Slot of the first claim, by lane and slot of the INTENT.
-        findings: Collects what is wrong.
+        findings: Collects the findings.
     """
     for done_entry in table.dones:
         for lane, head in done_entry.heads.items():

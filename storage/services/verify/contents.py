@@ -1,6 +1,6 @@
-"""Checks of the contents of files as tasks, which may run in other processes and give the same findings there.
+"""Checks of the contents of files as tasks, which may run in other processes.
 
-`verify` reads the entries and makes the tasks. A task carries everything that it compares its files with. Findings are
+`verify` reads the entries and creates the tasks. A task has everything that its files are compared with. Findings are
 reported in the order of the tasks, so a report does not depend on where and when they run.
 """
 
@@ -30,7 +30,7 @@ class Check:
     """A task of `verify`: checks the contents of some files.
 
     Attributes:
-        run: Reads the files; returns what it found.
+        run: Reads the files, and returns the findings.
         bytes: Size of the files.
         memory_bytes: Estimate of the memory that the task needs.
     """
@@ -42,7 +42,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class SliceToCheck:
-    """A slice, the schema that it was written with, and the commits that its registers may come from."""
+    """A slice, the schema with which it was written, and the commits that its registers may come from."""
 
     schema: TableSchema
     file: SliceFile
@@ -67,7 +67,7 @@ class ContentChecks:
         """Check one log file of a commit or a fold.
 
         Args:
-            schema: Schema that the file was written with.
+            schema: Schema with which the file was written.
             file: The log file.
             registers_of: Commits that the file's registers may come from; None for a file of events.
             fold_end: Last entry per lane that the fold contains; None for a file of a commit.
@@ -133,4 +133,4 @@ def _check_slices(store: ObjectStore, slices: Sequence[SliceToCheck]) -> TaskFin
 
 
 def _ignore(*_: object) -> None:
-    """Used for events, which need not be traced back: they are in the log files of their commits."""
+    """Ignore arrivals of events, which are in the log files of their commits."""

@@ -1,8 +1,7 @@
 """Findings: what `verify` reports, written for operators.
 
-A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks
-report to a `Place`, which has one method for each kind of finding and knows the hint for it. A report also counts what
-was checked.
+A finding names the violated rule (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks report
+to a `Place`, which has a method for each kind of finding, with its hint. A report also counts what was checked.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Finding:
     """One problem, or one fact that is worth knowing.
 
     Attributes:
-        invariant: The rule that is violated, for example ``S7``; "" if it is not a rule of the protocol.
+        invariant: The violated rule, for example ``S7``; "" if it is not a rule of the protocol.
         severity: See `Severity`.
         where: A path, or a lane and entry, or a file group.
-        what: What is wrong and what follows from it.
-        hint: What to do about it; "" if there is nothing to do.
+        what: What is wrong, and its consequence.
+        hint: What to do; "" if there is nothing to do.
     """
 
     invariant: str
@@ -65,11 +64,11 @@ class VerifyReport:
 
     Attributes:
         uri: Location of the table.
-        cut: Text of the snapshot that was verified: all entries up to there.
+        cut: Text of the verified snapshot: all entries up to it.
         deep: True if the contents of files were read, False if only their sizes were checked.
         findings: Errors first, then warnings, then infos; at most `MAX_ALIKE` of one rule and severity.
         omitted: Number of findings beyond `MAX_ALIKE`.
-        checked: What was checked ("entries", "files", "rows", ...) and how many of it.
+        checked: Number of checked objects, by kind ("entries", "files", "rows", ...).
         seconds: Wall-clock time.
     """
 
@@ -83,7 +82,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if there is no error and no warning."""
+        """Whether there are neither errors nor warnings."""
         return not self.errors and not self.warnings
 
     @property
@@ -131,12 +130,12 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskFindings:
-    """The findings of one task, in the order in which they were made.
+    """The findings of one task, in order.
 
     Attributes:
         findings: At most `MAX_ALIKE` of one rule and severity.
         omitted: Number of further findings.
-        checked: What was checked and how many of it.
+        checked: Number of checked objects, by kind.
     """
 
     findings: tuple[Finding, ...]
@@ -156,7 +155,7 @@ class Findings:
         self.checked: Counter[str] = Counter()
 
     def at(self, where: str) -> Place:
-        """The place that the next findings are about: a path, or a lane and entry, or a file group."""
+        """A place to report findings about: a path, or a lane and entry, or a file group."""
         return Place(self, where)
 
     def add(self, finding: Finding) -> None:
@@ -179,7 +178,7 @@ class Findings:
         return TaskFindings(tuple(self._findings), self.omitted, dict(self.checked))
 
     def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Remove findings; returns their number."""
+        """Remove unwanted findings; returns their number."""
         remaining = [finding for finding in self._findings if not unwanted(finding)]
         count = len(self._findings) - len(remaining)
         self._findings = remaining
@@ -187,12 +186,12 @@ class Findings:
 
     @property
     def by_severity(self) -> tuple[Finding, ...]:
-        """Errors first, then warnings, then infos; otherwise in the order in which they were added."""
+        """All findings: errors, then warnings, then infos; each in the order in which they were added."""
         order = list(Severity)
         return tuple(sorted(self._findings, key=lambda finding: order.index(finding.severity)))
 
     def count(self, kind: str, number: int = 1) -> None:
-        """Add to the number of things that were checked."""
+        """Add to the number of checked objects of a kind."""
         self.checked[kind] += number
 
     def expect(self, objects: int) -> None:
@@ -207,7 +206,7 @@ class Findings:
         self._progress(Stage("verifying", self._done, self._total, "objects"))
 
     def finish(self) -> None:
-        """Report the end of progress, also if fewer objects were checked than expected."""
+        """Report that the work is done, also if fewer objects were checked than expected."""
         self.done(self._total - self._done)
 
 
@@ -219,21 +218,21 @@ class Place:
     where: str
 
     def damage(self, invariant: str, message: str, hint: str = RESTORE) -> None:
-        """An object is missing, or its bytes are not the ones that were written."""
+        """Report that an object is missing, or that its bytes differ from those that were written."""
         self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
 
     def violation(self, invariant: str, message: str, hint: str = REPORT) -> None:
-        """An intact entry contradicts others: a process did not follow the protocol."""
+        """Report that an intact entry contradicts others: a process did not follow the protocol."""
         self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
 
     def bad_content(self, invariant: str, message: str) -> None:
-        """An intact file contradicts its entry, or breaks a rule of its format."""
+        """Report that an intact file contradicts its entry, or breaks a rule of its format."""
         self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, REWRITE))
 
     def warning(self, message: str, hint: str) -> None:
-        """Nothing is wrong yet, but an operator should act."""
+        """Report that nothing is wrong yet, but an operator should act."""
         self.findings.add(Finding("", Severity.WARNING, self.where, message, hint))
 
     def info(self, message: str, hint: str = "") -> None:
-        """A fact that an operator may want to know."""
+        """Report a fact that an operator may want to know."""
         self.findings.add(Finding("", Severity.INFO, self.where, message, hint))

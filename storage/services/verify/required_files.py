@@ -1,7 +1,7 @@
 """Checks that the files that retained snapshots need exist.
 
-The needed files are computed from entries, without the code of `clean`: so a needed file that `clean` took for garbage
-is found here.
+The needed files are computed from entries, without the code of `clean`. So needed files that `clean` deleted by mistake
+are reported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOLDERS: Final = (Path("base"), Path("shadow"), Path("overlay"), Path("log"), P
 
 @dataclass(frozen=True, slots=True)
 class NamedSnapshot:
-    """A snapshot and its description: the newest one, or that of a savepoint, or of an open compaction or fold."""
+    """A snapshot and its name: the newest one, or that of a savepoint, or of an open compaction or fold."""
 
     name: str
     state: TableState
@@ -38,7 +38,7 @@ class NamedSnapshot:
     def needs(self, lane: LaneName, seq: int) -> bool:
         """Whether the log files of an entry must exist: its rows are not yet in slices and were not rolled back.
 
-        This includes files that were folded, because a restore to the snapshot discards folds.
+        This includes log files that were folded, because a restore to the snapshot discards folds.
         """
         within = self.state.covered.get(lane, 0) < seq <= self.lanes.get(lane, 0)
         return within and not in_spans(self.state.rolled_back.get(lane, ()), seq)
@@ -67,14 +67,14 @@ class RetainedSnapshots:
 
 
 def _files_of(state: TableState) -> Iterator[SliceFile | LogFile]:
-    """The slices of a state, and the files of its folds."""
+    """Yield the slices of a state, and the files of its folds."""
     yield from state.slices.values()
     for fold in state.folds:
         yield from fold.files
 
 
 class StoredFiles:
-    """The files that exist, listed once, and the missing ones."""
+    """The files that exist, listed once, and the files that are missing or have a wrong size."""
 
     def __init__(self, store: ObjectStore, findings: Findings) -> None:
         self._store, self._findings = store, findings
@@ -83,7 +83,7 @@ class StoredFiles:
         self.unusable: set[str] = set()
 
     def list(self) -> None:
-        """List the files; must be called after the entries that name them were listed."""
+        """List the files. Call this after the entries that name them were listed."""
         self._sizes = self._list()
         self._findings.expect(len(self._sizes))
 
@@ -91,15 +91,15 @@ class StoredFiles:
         return {Path(f"{folder}/{name}"): size for folder in _FOLDERS for name, size in self._store.list(folder)}
 
     def find_missing(self) -> set[str]:
-        """The absent files, and those that were removed since they were listed."""
+        """Missing files, and files that were removed since they were listed."""
         return self.unusable | (self._sizes.keys() - self._list().keys())
 
     def have(self, *files: FileRef) -> bool:
-        """Whether files (checked before) exist with the right sizes."""
+        """Whether files, which `check` has checked, exist with the right sizes."""
         return all(file.path not in self.unusable for file in files)
 
     def check(self, users_files: Iterable[SliceFile | LogFile], user: str) -> None:
-        """Report each file that is missing or has another size, once; ``user``: what needs it."""
+        """Report each file that is missing or has another size, once. ``user``: what needs the files."""
         for file in (stored_file for owner in users_files for stored_file in owner.objects):
             if file.path in self._checked:
                 continue
@@ -113,7 +113,7 @@ class StoredFiles:
                 self._findings.at(file.path).damage("S7", f"{message}: {user} cannot be read")
 
     def count_uncommitted(self, ends: Mapping[LaneName, LaneEnd]) -> Counter[LaneName]:
-        """Number of log files for entries that do not exist yet, by lane; only for the lanes in ``ends``."""
+        """Count log files for entries that do not exist yet, by lane; only for the lanes in ``ends``."""
         logs = (parsed for parsed in map(parse_path, self._sizes) if parsed is not None and parsed.kind is Kind.LOG)
         return Counter(log.lane for log in logs if log.lane in ends and entry_may_come(log, ends[log.lane]))
 
@@ -127,17 +127,17 @@ def find_retained(
         env: Environment of the table.
         table: The table lane.
         slots: Slots of the table lane.
-        heads: Last entry of each lane, also of those that were retired.
-        files: Checks the files.
+        heads: Last entry of each lane, including retired lanes.
+        files: The existing files.
     """
     retained = RetainedSnapshots()
     if table.state is None or table.oldest_retained > table.state.head:
-        return retained  # an unreadable entry may have expired any snapshot: any file may be missing rightly
+        return retained  # an unreadable entry may have expired any snapshot: no missing file is an error
     newest = table.state
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, cut.only(heads, newest.lanes)))
     named_cuts = [(f"{holder.what} {holder.name!r}", named_cut) for holder, named_cut in find_holders(newest, pins=())]
     oldest = table.oldest_retained
-    for entry, state in TableLaneReader(env, slots, Findings()).states():  # its problems have been reported
+    for entry, state in TableLaneReader(env, slots, Findings()).states():  # problems were reported before
         if state is None:
             continue
         retained.snapshots += [

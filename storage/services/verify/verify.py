@@ -4,10 +4,10 @@
     (state, schemas,  (what is written     (a missing file    (what retained           (log files)
      checkpoints)      later is ignored)    is a finding)      snapshots need)
 
-This order avoids false findings while the table is written to: the objects that an entry names existed before the
-entry. Nothing is changed, and no cache is used. The code of readers is not trusted: entries, checksums, file groups of
-keys, orders, statistics and checkpoints are computed again. Only the definitions of the statistics are shared with
-writers.
+This order avoids false findings while writers run: the objects that an entry names existed before the entry. Verify
+changes nothing and uses no cache. It does not rely on the code of readers: it computes entries, checksums, file
+groups of keys, orders, statistics and checkpoints itself. It shares only the definitions of statistics with writers.
+Rules such as S2 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def verify_table(
     progress: OnStage = unobserved,
     execute: Execute = one_by_one,
 ) -> VerifyReport:
-    """`weft.Table.verify` of a table that may be too damaged to open.
+    """Verify a table that may be too damaged to open; otherwise as `weft.Table.verify`.
 
     Raises:
         NotFound: There is neither a table nor a part of one.
@@ -76,9 +76,9 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: E
 
     Args:
         table_log: Location and clock of the table; its cached state is not used.
-        deep: Also read the contents of files; otherwise only entries are read, and the sizes of files are compared.
+        deep: Whether to read the contents of files; otherwise only their sizes are compared with the entries.
         progress: Called during the work.
-        execute: Where the contents of files are checked; by default here, one file at a time.
+        execute: Runs the checks of contents; by default in this process, one file at a time.
 
     Raises:
         NotFound: The table does not exist.
@@ -157,7 +157,7 @@ class _Verification:
         return lane
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
-        """The slots of every lane that was declared. All lanes are listed before any of their entries is read."""
+        """List the slots of every lane of the table. All lanes are listed before any of their entries is read."""
         declared = {**table.retired, **table.state.lanes} if table.state is not None else {}
         lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
@@ -203,7 +203,7 @@ class _Verification:
                 self._contents.add_log_file(schema, file, registers_of, fold_end)
 
     def _check_reach(self, table: TableLane, retained: RetainedSnapshots) -> None:
-        """R3: no snapshot, slice or fold extends beyond the end of a lane. S32: slices have all of retired lanes."""
+        """Check R3: no snapshot, slice or fold extends beyond the end of a lane; and S32, for retired lanes."""
         heads = {name: lane.head for name, lane in self._lanes.items()}
         for snapshot in retained.snapshots:
             self._check_has_retired(table, snapshot)
@@ -234,7 +234,7 @@ class _Verification:
             if name in state.lanes:
                 has_all = state.covered.get(name, 0) >= (lane.closed or 0)
             else:
-                has_all = lane.lane_id < state.next_lane_id  # it was retired already, not added later
+                has_all = lane.lane_id < state.next_lane_id  # else the lane was added later
             if not has_all:
                 message = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
                 self._findings.at(describe_lane(name)).violation("S32", message)
@@ -254,7 +254,7 @@ class _Verification:
             for fold in snapshot.state.folds:
                 if fold.slot not in checked_keys:
                     checked_keys.add(fold.slot)
-                    # Files may also have rows of file groups for which another fold or compaction was published first.
+                    # A file may also have rows of file groups that the FOLD left out, as another was published first.
                     self._check_log_files(table.fold_schemas.get(fold.slot), fold.files, arrivals, fold.to)
 
     def _drop_expired(self, table: TableLane) -> None:
@@ -315,7 +315,7 @@ class _Verification:
 
 
 def _by_base_file(item: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
-    """Sorts slices that share a base file next to each other, so that its row groups are decoded once."""
+    """Sort key that puts slices of the same base file next to each other, so that its row groups are decoded once."""
     group, file = item
     return file.base.path if file.base is not None else "", group
 
