@@ -93,8 +93,8 @@ def _aggregate(declaration: Declaration, main: GroupDraft, report: Report) -> No
         if name in main.ordering:
             continue
         kind = declaration.aggregates.get(name, "REPLACE")
-        missing = ("last", Fate.MISSING, f"weft has no {kind}: last keeps the newest value as it is")
-        function, fate, note = _FUNCTIONS.get(kind, missing)
+        fallback = ("last", Fate.MISSING, f"weft has no {kind}: last keeps the newest value as it is")
+        function, fate, note = _FUNCTIONS.get(kind, fallback)
         if main.merge == "aggregate":
             functions[name] = function
             report.add(f"column {name}", kind, fate, f"function {function}{note and '; ' + note}")

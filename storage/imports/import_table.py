@@ -226,8 +226,8 @@ def _into_empty_table(
         return _commit(writer, ticket, _write(ticket, source, progress), source_facts)
 
 
-def _commit(writer: Writer, ticket: WriteTicket, written: Written, source_facts: Mapping[str, str]) -> Commit:
-    return writer.commit(ticket, [written], source=dict(source_facts))
+def _commit(writer: Writer, ticket: WriteTicket, result: Written, source_facts: Mapping[str, str]) -> Commit:
+    return writer.commit(ticket, [result], source=dict(source_facts))
 
 
 def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | None:

@@ -160,8 +160,8 @@ class _Paimon:
 
     @staticmethod
     def _find_function(function: str) -> tuple[str, Fate, str]:
-        missing = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
-        return _FUNCTIONS.get(function.strip().lower(), missing)
+        fallback = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
+        return _FUNCTIONS.get(function.strip().lower(), fallback)
 
     def _set_deletes(self, groups: Sequence[GroupDraft], engine: str) -> None:
         ignored = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)

@@ -23,12 +23,12 @@ from weft.storage.core.schema.table_schema import TableSchema
 _FIRST_FIELD_ID: Final = 1000  # ids of partition fields begin here
 
 
-def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata) -> PartitionSpec | None:
+def bucket_spec(schema: TableSchema, published_schema: Schema, metadata: TableMetadata) -> PartitionSpec | None:
     """The partition spec of files with one bucket, with its present or future id in the Iceberg table.
 
     Args:
         schema: The schema of the weft table.
-        published: The schema of the published table.
+        published_schema: The schema of the published table.
         metadata: The metadata of the published table.
 
     Returns:
@@ -45,7 +45,8 @@ def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata)
     name = f"{schema.key[0]}_bucket"
     if name in names:  # with the number of buckets before a split
         name += f"_{1 << schema.bucket_bits}"
-    while name in published.column_names or name in names:  # the names of columns and of partition fields are one set
+    # A partition field must not have the name of a column, either.
+    while name in published_schema.column_names or name in names:
         name += "_"
     field_id = max(_FIRST_FIELD_ID, (metadata.last_partition_id or 0) + 1)
     field = PartitionField(source_id=source, field_id=field_id, transform=transform, name=name)

@@ -230,8 +230,8 @@ def _find_expired_holders(
     table_log: TableLog, state: TableState, pins: Sequence[ListedPin]
 ) -> list[tuple[Holder, Cut]]:
     """Holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
-    now = table_log.clock.now_ms()
-    valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
+    now_ms = table_log.clock.now_ms()
+    valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now_ms]
     expired = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
     return sorted(expired, key=lambda item: item[1].table)
 

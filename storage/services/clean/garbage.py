@@ -190,12 +190,12 @@ class Garbage:
                 yield file.with_verdict(garbage=garbage)
         yield from self._judge_table_sidecars()
         yield from self._judge_checkpoints(TABLE_LANE, self._store.list(checkpoint_folder(TABLE_LANE)))
-        now = self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         for pin in self._pins:
             if pin.pin is None:
                 yield StoredObject(pin.path, pin.size, FOREIGN, None)
             else:
-                yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
+                yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now_ms)
         yield from self._judge_unfinished()
         yield from self._foreign
 
@@ -225,11 +225,11 @@ class Garbage:
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
         known_heads = highest(self._state.log_start(), self._state.seen)
-        closed = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
-        closed_tails = log.read_tails({name: (end - 1, end) for name, end in closed.items() if end})
+        closed_at = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
+        closed_tails = log.read_tails({name: (end - 1, end) for name, end in closed_at.items() if end})
         newest_entries: dict[LaneName, Header | None] = {name: entry for name, (entry,) in closed_tails.items()}
         newest_entries |= log.last_entries(
-            {name: known_heads.get(name, 0) for name in self._state.lanes if name not in closed}
+            {name: known_heads.get(name, 0) for name in self._state.lanes if name not in closed_at}
         )
         ends = {}
         for name in self._state.lanes:

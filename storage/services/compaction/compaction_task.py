@@ -297,10 +297,10 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
                 hidden = _order_by_target(task, step, [rows.hidden for rows in merged])
                 files.write_slices(step, visible, hidden)
             else:
-                ((group, before),) = step.targets
+                ((group, sources),) = step.targets
                 for part in stitched:
                     files.write(part)
-                files.end_slice(group, before)
+                files.end_slice(group, sources)
         return files.close()
     except BaseException as error:
         files.discard(error)

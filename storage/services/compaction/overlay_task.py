@@ -57,7 +57,7 @@ class NewOverlay:
 
 
 def plan_overlay(
-    env: Environment, schema: TableSchema, file_slice: FileSlice, changed: Collection[int]
+    env: Environment, schema: TableSchema, file_slice: FileSlice, changed_groups: Collection[int]
 ) -> OverlayPlan | None:
     """Plan an overlay; None if a base has to be written.
 
@@ -68,7 +68,7 @@ def plan_overlay(
         env: The environment of the table.
         schema: The schema of the snapshot.
         file_slice: The file group.
-        changed: Ids of the column groups that its logs change.
+        changed_groups: Ids of the column groups that its logs change.
 
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
@@ -76,7 +76,7 @@ def plan_overlay(
     slice_file = file_slice.slice
     if (
         not schema.overlays
-        or not changed
+        or not changed_groups
         or slice_file is None
         or slice_file.base is None
         or slice_file.base_part is not None
@@ -84,7 +84,7 @@ def plan_overlay(
         return None
     if slice_file.rev < schema.changed:
         return None
-    group_ids = set(changed)
+    group_ids = set(changed_groups)
     kept_overlays = [
         Overlay(file=overlay.file, groups=remaining_ids)
         for overlay in slice_file.overlays

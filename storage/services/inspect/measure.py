@@ -190,13 +190,13 @@ def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
         file.path: file for base, overlays in sampled_bases for file in (base, *(overlay.file for overlay in overlays))
     }
     footers = dict(zip(files, read_footers(env, list(files.values())), strict=True))
-    present: Counter[str] = Counter()
+    rows_with_group: Counter[str] = Counter()
     for base, overlays in sampled_bases:
         for group in schema.groups:
             arrival = names.arrival(group.id)
             (column_file,) = files_of_columns(schema, base, overlays, [arrival])
-            present[group.name] += _present_rows(footers[column_file.file.path], arrival)
-    return {group.name: present[group.name] / rows for group in schema.groups}
+            rows_with_group[group.name] += _present_rows(footers[column_file.file.path], arrival)
+    return {group.name: rows_with_group[group.name] / rows for group in schema.groups}
 
 
 def _present_rows(footer: Footer, column: str) -> int:

@@ -101,9 +101,9 @@ def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableS
         assert old_column.id == column.id, "ids never change"
         same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
         # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
-        kept, changed = (
+        unchanged_column, changed_column = (
             replace(old_column, comment=column.comment),
             replace(column, since=old_column.since, changed=slot),
         )
-        columns.append(kept if same else changed)
+        columns.append(unchanged_column if same else changed_column)
     return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)
