@@ -341,7 +341,7 @@ def parse_change(fields: Change | Mapping[str, Any]) -> Change:
         return fields
     model = CHANGES.get(kind := fields.get("kind", ""))
     if model is None:
-        raise InvalidInput(f"a change of a schema: the kind {kind!r} is unknown", hint=f"known: {', '.join(CHANGES)}")
+        raise InvalidInput(f"schema change: the kind {kind!r} is unknown", hint=f"use one of: {', '.join(CHANGES)}")
     return model.model_validate({name: value for name, value in fields.items() if name != "kind"})
 
 

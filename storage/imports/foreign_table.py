@@ -29,7 +29,7 @@ _READERS: Final[Mapping[Format, tuple[str, str]]] = {
 """Module and required package of each format. The extra of weft has the name of the format."""
 
 _ADVICE: Final[Mapping[Format, str]] = {
-    "parquet": "is every file whole?",
+    "parquet": "check that every file is complete",
     "delta": "if the table has a feature that the reader lacks, remove it in Delta (ALTER TABLE ... DROP FEATURE)",
     "iceberg": "if the reader cannot apply its deletes, rewrite its files in Spark (CALL "
     "system.rewrite_data_files(table => '...', options => map('delete-file-threshold', '1')))",

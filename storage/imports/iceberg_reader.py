@@ -35,7 +35,9 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         table = load_catalog(str(options.get(_CATALOG, "default")), **properties).load_table(location)
     snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(_number(version))
     if version is not None and snapshot is None:
-        raise InvalidInput(f"--source-version: {location} has no snapshot {version}", hint="see its history")
+        raise InvalidInput(
+            f"--source-version: {location} has no snapshot {version}", hint="give the id of a snapshot in its history"
+        )
     snapshot_id = None if snapshot is None else snapshot.snapshot_id
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -125,7 +125,9 @@ def import_into(
     keys = _count(table, schema)
     total = commit.rows + commit.rows_ignored
     if keys > commit.rows and earlier_commit is None:
-        raise CorruptData(f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="weft verify")
+        raise CorruptData(
+            f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="check it: weft verify URI"
+        )
     return ImportResult(table.uri, source_facts, earlier_commit is None, total, commit.rows_ignored, keys)
 
 
@@ -314,7 +316,7 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Writ
             remove_log_file(ticket.env.store, file)
         raise CorruptData(
             f"the source says that it has {total} rows, {count} were read, and {rows + result.rows_ignored} written",
-            hint="is it being changed? import a fixed version",
+            hint="import a fixed version, in case the source is being changed",
         )
     return result
 

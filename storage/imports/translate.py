@@ -91,7 +91,7 @@ def _with_ordering(translation: Translation, declaration: Declaration, ordering:
     groups = translation.config["groups"]
     if list(groups) != [MAIN] or "ordering" in groups[MAIN]:
         raise InvalidInput(
-            "--ordering: the options of the source say already how its rows are ordered",
+            "--ordering: the options of the source already say how its rows are ordered",
             hint="print the configuration with --dry-run, edit it, and give it with --config",
         )
     main_group = {**groups[MAIN], "ordering": list(ordering)}

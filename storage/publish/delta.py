@@ -99,7 +99,8 @@ def publish_delta(
     log = read_log(table.env.store)
     if log.version >= 0 and log.publication.get("table_id") != state.table_id:
         raise Conflict(
-            f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
+            f"the Delta log in folder {BASES} of {table.uri} belongs to another table",
+            hint="delete the folder of the log",
         )
     publication = _Publication(table, log, table.writable_snapshot(), columns, progress, deletion_vectors)
     result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
@@ -268,7 +269,7 @@ def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:
     if narrow:
         raise InvalidInput(
             f"some base files have a narrower type of key column {', '.join(narrow)}, which Delta does not read",
-            hint="publish again when all base files were written anew",
+            hint="publish again after all base files were rewritten",
         )
 
 

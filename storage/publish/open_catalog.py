@@ -71,7 +71,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     except (ValidationError, json.JSONDecodeError) as error:  # before ValueError, their base class
         raise StoreUnavailable(
             f"Iceberg catalog {name!r} does not answer as a catalog does: {' '.join(str(error).split())}",
-            hint="a proxy answers so while its server is away; otherwise check the property uri",
+            hint="check the property uri; a proxy also answers like this while its server is down",
         ) from error
     except ValueError as error:
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {error}", hint=_PROPERTIES) from error

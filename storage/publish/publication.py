@@ -127,7 +127,7 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
         files,
         columns,
         overlaid_advice="; or weft alter set-overlays URI false, and publish after the next compaction",
-        older_advice=", or publish again when all base files were written anew",
+        older_advice=", or publish again after all base files were rewritten",
     )
     return files
 

@@ -72,7 +72,7 @@ def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewrit
     if group is None or not isinstance(mode_of(group), Latest | LatestNonNull) or pa.types.is_nested(kind):
         raise InvalidInput(
             f"rows cannot expire by column {column!r}",
-            hint="choose a column of a group with latest or latest_non_null, and of no nested type",
+            hint="choose a column that is not nested, of a group with latest or latest_non_null",
         )
     limit = _cast_limit(column, kind, before)
     description = f"expiry of rows with {column} before {encode_scalar(limit)}"
@@ -157,5 +157,5 @@ def check_rewritable(schema: TableSchema, name: str) -> None:
     if not isinstance(mode_of(group), Latest | LatestNonNull):
         raise InvalidInput(
             f"group {group.name!r} is merged by {group.merge!r}: its values are computed from state",
-            hint="columns of groups with latest or latest_non_null can be rewritten",
+            hint="choose a column of a group with latest or latest_non_null",
         )

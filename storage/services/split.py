@@ -104,15 +104,15 @@ def bits_of(buckets: int) -> int:
         InvalidInput: The number is not a power of two, or is out of range.
     """
     if isinstance(buckets, bool) or not isinstance(buckets, int):
-        raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="for example 16")
+        raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="give a number such as 16")
     if buckets < 1 or buckets > MAX_BUCKETS:
-        raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"a power of two from 1 to {MAX_BUCKETS}")
+        raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"give a power of two from 1 to {MAX_BUCKETS}")
     if buckets & (buckets - 1):
         smaller, larger = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
         near = f"{smaller} or {larger}" if larger <= MAX_BUCKETS else str(smaller)
         raise InvalidInput(
             f"buckets: {buckets} is not a power of two, so its file groups would not be parts of the present ones",
-            hint=f"the nearest are {near}",
+            hint=f"give {near}",
         )
     return buckets.bit_length() - 1
 

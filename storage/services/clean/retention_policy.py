@@ -45,13 +45,18 @@ def check_arguments(
     """
     zero = dt.timedelta(0)
     if retain < zero:
-        raise InvalidInput(f"retain={retain} is negative", hint="0 keeps only the newest snapshot")
+        raise InvalidInput(f"retain={retain} is negative", hint="give 0 or more; 0 keeps only the newest snapshot")
     if versions is not None and versions < 1:
         raise InvalidInput(f"versions={versions} keeps nothing", hint="give 1 or more, or None")
     if abandon_after is not None and abandon_after < zero:
-        raise InvalidInput(f"abandon_after={abandon_after} is negative", hint="None aborts no compaction")
+        raise InvalidInput(
+            f"abandon_after={abandon_after} is negative", hint="give 0 or more, or None to abort nothing"
+        )
     if close_after is not None and close_after <= zero:
-        raise InvalidInput(f"close_after={close_after} would close lanes in use", hint="None closes no lane")
+        raise InvalidInput(
+            f"close_after={close_after} would close lanes in use",
+            hint="give a positive duration, or None to close no lane",
+        )
 
 
 def abort_abandoned(
@@ -96,9 +101,8 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
         beat = beats.get(lane)
         heard_ms = beat.at_ms if beat is not None and beat.epoch == last.epoch else last.committed_at_ms
         if not abandon_after or max(heard_ms, last.committed_at_ms) <= limit:
-            fence_after(
-                table_log, lane, last, "a clean, which considered the batch dead"
-            )  # does nothing if the batch continued
+            # Does nothing if the batch has continued.
+            fence_after(table_log, lane, last, "a clean, which considered the batch dead")
 
 
 def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt.timedelta | None) -> None:

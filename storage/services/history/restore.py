@@ -103,7 +103,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
         if not lanes:
             raise NotFound(
                 f"there is nothing of stream {stream!r} to undo: it has no lane",
-                hint="it has not written, or its closed lanes were retired by a clean: see: weft show URI log",
+                hint="see weft show URI log: the stream has not written, or a clean has retired its closed lanes",
             )
         point = find_point([lane.name for lane in lanes])
         target = table_log.newest_within(state, point.last_kept)

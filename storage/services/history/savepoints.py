@@ -85,7 +85,7 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r} is not a savepoint name",
-            hint="1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
+            hint="use 1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
         )
     if name.lower() in _TIME_WORDS or _TIME.fullmatch(name):
         raise InvalidInput(

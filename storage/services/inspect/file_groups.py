@@ -74,7 +74,7 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
     file_slice = next((file_slice for file_slice in snapshot.slices if str(file_slice.group) == file_group), None)
     if file_slice is None:
         raise NotFound(
-            f"the table has no file group {file_group!r} with rows", hint="weft show URI files lists all of them"
+            f"the table has no file group {file_group!r} with rows", hint="list them with: weft show URI files"
         )
     return list(_files_of(snapshot, file_slice))
 

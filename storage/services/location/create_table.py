@@ -33,7 +33,7 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
     env = table_log.env
     schema = resolve_references(env, load_config(config))
     mergers.load(schema, env.mergers)
-    exists = Conflict(f"there is already a table at {env.store.uri}", hint="Table.open opens it")
+    exists = Conflict(f"there is already a table at {env.store.uri}", hint="open it with Table.open")
     if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
         raise exists
     if table_log.lacks_first():

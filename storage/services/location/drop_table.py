@@ -48,7 +48,7 @@ def drop_table(table_log: TableLog) -> Dropped:
     if live:
         raise Conflict(
             f"the table at {table_log.store.uri} has live writers, of the lanes {', '.join(live)}",
-            hint="stop them first; CALL weft.system.fence or weft fence stops one that seems dead",
+            hint="stop them first; fence one that seems dead: weft fence, or CALL weft.system.fence",
         )
     store = table_log.store
     sizes = {Path(f"{folder}/{path}"): size for folder in _FOLDERS for path, size in store.list(Path(folder))}

@@ -66,7 +66,9 @@ class NewValues:
         except (TableError, MemoryError, OSError):
             raise
         except Exception as error:
-            raise InvalidInput(f"{subject} failed: {error!r}", hint="nothing was changed") from error
+            raise InvalidInput(
+                f"{subject} failed: {error!r}", hint="correct the function; nothing was changed"
+            ) from error
         if not isinstance(new_values, pa.Array | pa.ChunkedArray) or len(new_values) != len(values):
             raise InvalidInput(
                 f"{subject} did not return one value for each of {len(values)} values",
@@ -75,7 +77,9 @@ class NewValues:
         try:
             return keys.one_array(new_values).cast(values.type)
         except pa.ArrowException as error:
-            raise InvalidInput(f"the result of {subject} is not {values.type}: {error}", hint="cast it") from error
+            raise InvalidInput(
+                f"the result of {subject} is not {values.type}: {error}", hint="cast it to this type"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

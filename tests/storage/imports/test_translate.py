@@ -252,7 +252,7 @@ def test_keys_partitions_and_buckets_of_hudi() -> None:
 def test_ordering_of_a_table_that_declares_none() -> None:
     found = translate("parquet", Declaration(COLUMNS), key=["id"], ordering=["ts"])
     assert merges(found) == {"main": ("latest", ["ts"])}
-    with pytest.raises(InvalidInput, match="say already how its rows are ordered"):
+    with pytest.raises(InvalidInput, match="already say how its rows are ordered"):
         translate("paimon", Declaration(COLUMNS, ["id"], options={"sequence.field": "ts"}), ordering=["ts2"])
     with pytest.raises(InvalidInput, match="--ordering: the table has no column 'nope'"):
         translate("parquet", Declaration(COLUMNS), key=["id"], ordering=["nope"])
