@@ -58,11 +58,8 @@ def stored_type(arrow_type: pa.DataType) -> pa.DataType | None:
         return pa.timestamp("us", tz="UTC") if arrow_type.tz else pa.timestamp("us")
     if pa.types.is_large_string(arrow_type) or pa.types.is_string_view(arrow_type):
         return pa.string()
-    if (
-        pa.types.is_large_binary(arrow_type)
-        or pa.types.is_binary_view(arrow_type)
-        or pa.types.is_fixed_size_binary(arrow_type)
-    ):
+    binary = (pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    if any(test(arrow_type) for test in binary):
         return pa.binary()
     if pa.types.is_nested(arrow_type):
         return _nested_type(arrow_type)

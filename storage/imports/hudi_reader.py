@@ -76,12 +76,8 @@ def _open_version(table: HudiTable, location: str, version: str | None) -> Forei
         _check_kept(table, version)
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        query = (
-            HudiReadOptions()
-            .with_as_of_timestamp(commit_time)
-            .with_projection(list(columns))
-            .with_batch_size(BATCH_ROWS)
-        )
+        query = HudiReadOptions().with_as_of_timestamp(commit_time)
+        query = query.with_projection(list(columns)).with_batch_size(BATCH_ROWS)
         try:
             yield from table.read_stream(query)
         except Exception as error:

@@ -245,10 +245,9 @@ def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | 
     if recent_commit is None:
         return None
     if progress.source != source_facts:
-        other_source = " ".join(map(str, progress.source.values()))
+        source = " ".join(map(str, progress.source.values()))
         raise Conflict(
-            f"{table.uri} was imported from {other_source}",
-            hint="choose another location, or import the same version again",
+            f"{table.uri} was imported from {source}", hint="choose another location, or import the same version again"
         )
     return Commit(lane, recent_commit.seq, recent_commit.rows, recent_commit.rows_ignored, replayed=True)
 
@@ -258,14 +257,12 @@ def _check_like(table: Table, schema: TableSchema) -> None:
 
     Other parts are not compared, because columns, groups and streams may have been added since.
     """
-    new_config, table_config = configuration(schema), configuration(table.schema)
-    old_orderings = {name: group["ordering"] for name, group in table_config["groups"].items()}
-    new_orderings = {name: group["ordering"] for name, group in new_config["groups"].items()}
-    if new_config["key"] != table_config["key"] or any(
-        old_orderings.get(name) != ordering for name, ordering in new_orderings.items()
-    ):
+    new, old = configuration(schema), configuration(table.schema)
+    old_orderings = {name: group["ordering"] for name, group in old["groups"].items()}
+    new_orderings = {name: group["ordering"] for name, group in new["groups"].items()}
+    if new["key"] != old["key"] or any(old_orderings.get(name) != ordering for name, ordering in new_orderings.items()):
         raise Conflict(
-            f"{table.uri} was imported with another configuration: key {', '.join(table_config['key'])}, "
+            f"{table.uri} was imported with another configuration: key {', '.join(old['key'])}, "
             f"ordering {'; '.join(f'{name}: {_join_names(ordering)}' for name, ordering in old_orderings.items())}",
             hint="choose another location, or import with the same key and ordering again",
         )

@@ -105,7 +105,5 @@ def to_yaml(translation: Translation) -> str:
     return "\n".join([*lines, body])
 
 
-def _line(option_report: OptionReport) -> str:
-    return f"{option_report.option} = {option_report.value}: {option_report.fate} ({option_report.note})".replace(
-        "\n", " "
-    )
+def _line(line: OptionReport) -> str:
+    return f"{line.option} = {line.value}: {line.fate} ({line.note})".replace("\n", " ")

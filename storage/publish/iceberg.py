@@ -287,18 +287,15 @@ class _Publication:
         """Write the new snapshot, see `_add_snapshot`."""
         new_files = [(url, current) for url, current in self._files.items() if url not in kept_urls]
         footers = footers_reported(self._table.env, [current.file for _, current in new_files], self._progress)
-        entries = [
-            self._data_file(url, current, footer) for (url, current), footer in zip(new_files, footers, strict=True)
-        ]
+        entries = [self._data_file(*file, footer) for file, footer in zip(new_files, footers, strict=True)]
         locations = self._target.location_provider()
         deletes = {
             locations.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
             for url, content in new_deletes.items()
         }
-        writer.create({delete_url: content for delete_url, (_, content) in deletes.items()})
+        writer.create({place: content for place, (_, content) in deletes.items()})
         delete_entries = [
-            deletes_file(delete_url, len(content), url, self._files[url])
-            for delete_url, (url, content) in deletes.items()
+            deletes_file(place, len(content), url, self._files[url]) for place, (url, content) in deletes.items()
         ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
         return writer.write(listed, kept_urls, entries, delete_entries, properties)

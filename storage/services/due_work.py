@@ -46,10 +46,9 @@ def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
 def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
     """Positions of log files with rows that were committed before a time (Unix milliseconds, by writers' clocks)."""
     table_log = snapshot.table_log
+    state = snapshot.state
     entries_by_commit = {(file.lane, file.seq): [(file.lane, file.seq)] for file in snapshot.files if not file.is_fold}
-    entries_by_commit |= {
-        (TABLE_LANE, fold.slot): _first_entries(snapshot.state, fold) for fold in snapshot.state.folds
-    }
+    entries_by_commit |= {(TABLE_LANE, fold.slot): _first_entries(state, fold) for fold in state.folds}
     aged = {
         commit
         for commit, entries in entries_by_commit.items()

@@ -97,11 +97,9 @@ def expiry_steps(
     overdue = AgeLimits.of(ttl, now_ms - ttl.within_ms, LANE_BITS)
     result = ExpiryResult()
     head = Snapshot(table_log, *table_log.newest_cut())
-    groups_to_compact = _groups_with_old_logs(head, _log_limit_ms(ttl, now_ms))
-    if groups_to_compact:
-        compacted = yield from compaction_steps(
-            table_log, head, lambda file_slice: file_slice.group in groups_to_compact, execute
-        )
+    groups = _groups_with_old_logs(head, _log_limit_ms(ttl, now_ms))
+    if groups:
+        compacted = yield from compaction_steps(table_log, head, lambda part: part.group in groups, execute)
         result = replace(result, bytes_read=compacted.bytes_read)
         head = Snapshot(table_log, *table_log.newest_cut())
     overdue_groups = set()

@@ -88,13 +88,10 @@ def archive_log(
         TABLE_LANE: table_log.store.list(lane_folder(TABLE_LANE)),
         **list_by_folder(table_log.store, LANE_ENTRIES),
     }
-    candidates = [
-        chunk
-        for lane in (TABLE_LANE, *state.lanes)
-        for chunk in _find_chunks(
-            table_log, state, needed, held_cuts, lane, objects_by_lane.get(lane, ()), dry_run=dry_run
-        )
-    ]
+    candidates: list[_Chunk] = []
+    for lane in (TABLE_LANE, *state.lanes):
+        objects = objects_by_lane.get(lane, ())
+        candidates += _find_chunks(table_log, state, needed, held_cuts, lane, objects, dry_run=dry_run)
     others = {lane: objects for lane, objects in objects_by_lane.items() if lane and lane not in state.lanes}
     candidates += _find_retired_chunks(table_log, others)
     if dry_run:
@@ -180,10 +177,8 @@ def _in_use_of_lane(
         return union_spans(in_use, [(lane.closed, ENDLESS)])
     rolled_back = state.rolled_back.get(name, ())
     checkpoint = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back)
-    if (
-        not dry_run
-        and last - (checkpoint.head if checkpoint is not None else 0) >= table_log.env.tuning.lane_checkpoint_every
-    ):
+    newer_entries = last - (checkpoint.head if checkpoint is not None else 0)
+    if not dry_run and newer_entries >= table_log.env.tuning.lane_checkpoint_every:
         table_log.checkpoints.save_lane(name, read_lane(table_log, name, rolled_back))
         checkpoint = table_log.checkpoints.newest_lane(table_log.commit_log, name, rolled_back)
     return union_spans(in_use, [((checkpoint.head if checkpoint is not None else 1) - 1, ENDLESS)])

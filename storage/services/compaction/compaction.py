@@ -126,16 +126,13 @@ def compaction_steps(
     start_time = time.monotonic()
     with_logs = [file_slice for file_slice in snapshot.slices if len(file_slice.rows)]
     selected = [file_slice for file_slice in with_logs if only(file_slice)]
-    other_groups = mostly_unreferenced(
-        snapshot.slices, {file_slice.group for file_slice in selected}, snapshot.cut.lanes
-    )
+    groups = {file_slice.group for file_slice in selected}
+    others = mostly_unreferenced(snapshot.slices, groups, snapshot.cut.lanes)
     if not snapshot.table_schema.overlays:
-        other_groups |= overlaid_groups(snapshot.slices, snapshot.cut.lanes) - {
-            file_slice.group for file_slice in selected
-        }
+        others |= overlaid_groups(snapshot.slices, snapshot.cut.lanes) - groups
     bits = snapshot.table_schema.bucket_bits
-    other_groups |= other_bits(snapshot.slices, bits) - {file_slice.group for file_slice in selected}
-    remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in other_groups and only(file_slice)]
+    others |= other_bits(snapshot.slices, bits) - groups
+    remaining = [file_slice for file_slice in snapshot.slices if file_slice.group in others and only(file_slice)]
     parts = merged_parts(snapshot.slices, (*selected, *remaining), bits)
     selected = as_targets(selected, parts, bits)
     remaining = as_targets(without(remaining, {file_slice.group for file_slice in selected}, bits), parts, bits)
@@ -320,9 +317,9 @@ class _Work:
         if not overtaken:
             return task
         remaining = tuple(file_slice for file_slice in task.slices if task.target(file_slice) not in overtaken)
-        remaining_groups = {file_slice.group for file_slice in remaining}
+        groups = {file_slice.group for file_slice in remaining}
         self.skipped.update(
-            (file_slice.group, _OVERTAKEN) for file_slice in task.slices if file_slice.group not in remaining_groups
+            (file_slice.group, _OVERTAKEN) for file_slice in task.slices if file_slice.group not in groups
         )
         return replace(task, slices=remaining) if remaining else None
 
@@ -365,11 +362,9 @@ class _Publisher:
             task: The task.
             new_slices: Its slices.
         """
-        slices = [new_slice.file for new_slice in new_slices]
+        slices = [part.file for part in new_slices]
         self._pending += slices
-        self._left_out |= {
-            new_slice.file.group: (new_slice.visible_left_out, new_slice.hidden_left_out) for new_slice in new_slices
-        }
+        self._left_out |= {part.file.group: (part.visible_left_out, part.hidden_left_out) for part in new_slices}
         files = _written_files(slices, plan)
         plan.unpublished.update(files)
         size = sum(file.size for file in files.values())
@@ -461,12 +456,11 @@ class _Publisher:
                 self.overflows.update(slice_file.overflows)
             else:
                 self.skipped[group] = reason
-        accepted_files = _written_files(accepted.values(), plan)
-        dropped_files = {
-            path: file for path, file in _written_files(offered.values(), plan).items() if path not in accepted_files
-        }
-        self.bytes_dropped += sum(file.size for file in dropped_files.values())
-        delete_files(self.table_log.store, dropped_files)
+        published_files = _written_files(accepted.values(), plan)
+        offered_files = _written_files(offered.values(), plan)
+        dropped = {path: file for path, file in offered_files.items() if path not in published_files}
+        self.bytes_dropped += sum(file.size for file in dropped.values())
+        delete_files(self.table_log.store, dropped)
 
 
 def _is_unchanged(state: TableState, file_slice: FileSlice) -> bool:

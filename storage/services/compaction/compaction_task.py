@@ -216,7 +216,7 @@ class _Files:
             env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index
         )
         self._shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
-        self._written_slices: list[_WrittenSlice] = []
+        self._slices: list[_WrittenSlice] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -233,9 +233,7 @@ class _Files:
     def end_slice(self, group: FileGroup, sources: Sequence[FileSlice]) -> None:
         """End a slice, and begin the next one."""
         base, shadow, (visible, hidden) = self._base.end_part(), self._shadow.end_part(), self._left_out
-        self._written_slices.append(
-            _WrittenSlice(group, tuple(sources), base, shadow, self._statistics, (visible, hidden))
-        )
+        self._slices.append(_WrittenSlice(group, tuple(sources), base, shadow, self._statistics, (visible, hidden)))
         self._begin()
 
     def write_slices(self, step: MergeStep, visible: Arrays, hidden: Arrays) -> None:
@@ -256,7 +254,7 @@ class _Files:
         for (group, sources), of_slice, base, shadow, counts in zip(
             step.targets, statistics, *parts, zip(*left_out, strict=True), strict=True
         ):
-            self._written_slices.append(_WrittenSlice(group, sources, base, shadow, of_slice, counts))
+            self._slices.append(_WrittenSlice(group, sources, base, shadow, of_slice, counts))
 
     def _change(self, rows: Arrays) -> Arrays:
         change = self._task.change
@@ -265,10 +263,7 @@ class _Files:
     def close(self) -> list[NewSlice]:
         """Finish the files durably; returns their slices."""
         base, shadow = self._base.close(), self._shadow.close()
-        return [
-            NewSlice(_slice_file(self._task, written_slice, base, shadow), *written_slice.left_out)
-            for written_slice in self._written_slices
-        ]
+        return [NewSlice(_slice_file(self._task, part, base, shadow), *part.left_out) for part in self._slices]
 
     def discard(self, error: BaseException) -> None:
         """Discard the files, because of ``error``."""

@@ -74,15 +74,9 @@ def plan_overlay(
         CorruptData: A file is missing, or its footer is damaged.
     """
     slice_file = file_slice.slice
-    if (
-        not schema.overlays
-        or not changed_groups
-        or slice_file is None
-        or slice_file.base is None
-        or slice_file.base_part is not None
-    ):
+    if not schema.overlays or not changed_groups or slice_file is None:
         return None
-    if slice_file.rev < schema.changed:
+    if slice_file.base is None or slice_file.base_part is not None or slice_file.rev < schema.changed:
         return None
     group_ids = set(changed_groups)
     kept_overlays = [

@@ -106,9 +106,7 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
                 # A file group may have no row in shared ranges. Its fold would stay until it gets one: leave it out.
                 with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in result.groups)
                 files.append(_FoldFile(with_rows, result.file))
-                plan.unpublished.update(
-                    stored_file.path for stored_file in (result.file.objects if result.file else ())
-                )
+                plan.unpublished.update(file.path for file in (result.file.objects if result.file else ()))
                 yield task.bytes
             folds = [fold for file in files for fold in file.folds]
             published_groups, reason = _publish(table_log, snapshot, plan, files)

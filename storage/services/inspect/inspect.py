@@ -335,9 +335,8 @@ class Inspection:
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         claim = newest_claim(self._table_log.commit_log, lane, head)
         # A heartbeat of an older claim was left by a writer that was fenced or died.
-        present_heartbeat = (
-            heartbeat if heartbeat is not None and claim is not None and heartbeat.epoch >= claim.epoch else None
-        )
+        is_present = heartbeat is not None and claim is not None and heartbeat.epoch >= claim.epoch
+        present_heartbeat = heartbeat if is_present else None
         stream = self._state.lanes[lane].stream
         promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
         report = LaneReport(

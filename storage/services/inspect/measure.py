@@ -186,9 +186,7 @@ def _fill(snapshot: Snapshot, max_files: int) -> dict[str, float]:
     rows = sum(base.rows for base, _ in sampled_bases)
     if not rows:
         return {}
-    files = {
-        file.path: file for base, overlays in sampled_bases for file in (base, *(overlay.file for overlay in overlays))
-    }
+    files = {file.path: file for base, overlays in sampled_bases for file in (base, *(part.file for part in overlays))}
     footers = dict(zip(files, read_footers(env, list(files.values())), strict=True))
     rows_with_group: Counter[str] = Counter()
     for base, overlays in sampled_bases:

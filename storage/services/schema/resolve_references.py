@@ -46,10 +46,8 @@ def resolve_references(env: Environment, config: TableConfig, existing: Collecti
         ids[reference.name] = state.table_id
     # Built again, because the names of the columns may clash.
     resolved = build_schema(config.model_copy(update={"references": resolved_configs}))
-    return replace(
-        resolved,
-        references=tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved.references),
-    )
+    references = tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved.references)
+    return replace(resolved, references=references)
 
 
 def referenced_state(env: Environment, reference: Reference) -> TableState:

@@ -72,9 +72,8 @@ def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> 
     config_before, config = configuration(schema), configuration(schema)
     change.edit(config, schema)
     resolved = change.name if isinstance(change, AddReference | DropReference) else None
-    edited = resolve_references(
-        env, load_config(config), [reference for reference in schema.references if reference.name != resolved]
-    )
+    others = [reference for reference in schema.references if reference.name != resolved]
+    edited = resolve_references(env, load_config(config), others)
     if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(config_before)) is not None:
         check_same(
             f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(edited)) or {}
@@ -101,9 +100,6 @@ def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableS
         assert old_column.id == column.id, "ids never change"
         same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
         # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
-        unchanged_column, changed_column = (
-            replace(old_column, comment=column.comment),
-            replace(column, since=old_column.since, changed=slot),
-        )
-        columns.append(unchanged_column if same else changed_column)
+        changed = replace(column, since=old_column.since, changed=slot)
+        columns.append(replace(old_column, comment=column.comment) if same else changed)
     return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)

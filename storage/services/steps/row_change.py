@@ -99,11 +99,9 @@ class WithoutOldDeletes:
         group = schema.group(self.group)
         floor = rows[names.floor_ordering(group.id, 0)]
         is_old = np.asarray(pc.fill_null(pc.less(floor, pa.scalar(self.before, floor.type)), fill_value=True))
-        other_fields = [
-            field.name for other in schema.groups if other.id != group.id for field in schema.state_fields(other)
-        ]
+        others = [field.name for other in schema.groups if other.id != group.id for field in schema.state_fields(other)]
         drop = is_old & np.asarray(rows[names.floor_arrival(group.id)].is_valid())
-        for name in (names.arrival(group.id), *other_fields):
+        for name in (names.arrival(group.id), *others):
             drop &= np.asarray(rows[name].is_null())
         return _drop_rows(rows, drop)
 

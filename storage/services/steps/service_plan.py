@@ -24,9 +24,7 @@ from weft.storage.store.object_store import ObjectStore
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS: Final = (
-    10  # any service may be faster than the first attempt, few can be faster than later ones (rule K6)
-)
+MAX_ATTEMPTS: Final = 10  # later attempts reserve the table, so that few services are faster (rule K6)
 PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
 
 

@@ -75,10 +75,8 @@ class Checkpoints(Generic[S]):
             except CorruptData:  # comparing unpacks its slices
                 redacted = False
             if redacted:
-                message = (
-                    "it has key ranges that an erase has removed from the log: a stalled process wrote it afterwards"
-                )
-                self._findings.at(path).warning(message, "clean")
+                text = "it has key ranges that an erase has removed from the log: a stalled process wrote it afterwards"
+                self._findings.at(path).warning(text, "clean")
             else:
                 _report_wrong(path, self._findings)
 
@@ -98,27 +96,25 @@ class Checkpoints(Generic[S]):
 
 def _was_redacted(checkpoint: TableState | LaneState, state: TableState | LaneState) -> bool:
     """Whether two states differ only because indexes of folds were removed from the log (rule X4)."""
-    if (
-        not isinstance(checkpoint, TableState)
-        or not isinstance(state, TableState)
-        or len(checkpoint.folds) != len(state.folds)
-    ):
+    if not isinstance(checkpoint, TableState) or not isinstance(state, TableState):
+        return False
+    if len(checkpoint.folds) != len(state.folds):
         return False
     folds = list(zip(checkpoint.folds, state.folds, strict=True))
     return replace(checkpoint, folds=state.folds) == state and all(
-        replace(checkpoint_fold, files=state_fold.files) == state_fold
-        and len(checkpoint_fold.files) == len(state_fold.files)
+        replace(stored_fold, files=fold.files) == fold
+        and len(stored_fold.files) == len(fold.files)
         and all(
             file in (stored_file, redacted_file(stored_file))
-            for stored_file, file in zip(checkpoint_fold.files, state_fold.files, strict=True)
+            for stored_file, file in zip(stored_fold.files, fold.files, strict=True)
         )
-        for checkpoint_fold, state_fold in folds
+        for stored_fold, fold in folds
     )
 
 
 def _report_wrong(path: Path, findings: Findings) -> None:
-    message = "it differs from what replaying the log gives: processes that start from it have a wrong state"
-    findings.at(path).damage("S2", message, "delete it, and restart the processes that use the table")
+    text = "it differs from what replaying the log gives: processes that start from it have a wrong state"
+    findings.at(path).damage("S2", text, "delete it, and restart the processes that use the table")
 
 
 class LaneCheckpoints:

@@ -30,5 +30,5 @@ def check_index(store: ObjectStore, file: FileRef, parquet: pq.ParquetFile, row_
             continue
         missing_values = int(np.sum(~bloom_filter.may_contain(hash_values(pc.unique(values.drop_null())))))
         if missing_values:
-            message = f"the index of column {name!r} lacks {missing_values} values of row group {row_group}"
-            place.bad_content("S30", f"{message}: reads by value miss rows")
+            text = f"the index of column {name!r} lacks {missing_values} values of row group {row_group}"
+            place.bad_content("S30", f"{text}: reads by value miss rows")

@@ -63,8 +63,8 @@ class MergedEntries:
             if index is None:
                 continue
             if not names_file_groups(index):
-                message = f"the index of log file {file.file.path} contradicts itself: its file groups are not known"
-                place.bad_content("S7", message)
+                text = f"the index of log file {file.file.path} contradicts itself: its file groups are not known"
+                place.bad_content("S7", text)
                 continue
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
@@ -72,10 +72,10 @@ class MergedEntries:
                 missing_groups |= {group for group in groups if self._lacks(group, entry, file)}
         if missing_groups:
             names = ", ".join(str(group) for group in sorted(missing_groups)[:3])
-            message = (
+            text = (
                 f"its rows of {len(missing_groups)} file groups ({names}) are missing from compacted and folded files"
             )
-            place.violation("S8", f"{message}, and readers skip its log files", _LOST)
+            place.violation("S8", f"{text}, and readers skip its log files", _LOST)
 
     def _lacks(self, group: FileGroup, entry: Data, file: LogFile) -> bool:
         """Whether rows of a commit in a file group are certainly missing from slices and folds.
@@ -169,20 +169,18 @@ class LaneChecker:
         """Check epoch and schema revision. ``previous``: None for the first entry, or if it cannot be read."""
         epoch = previous.epoch if previous is not None else 0
         if (previous is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
-            message = (
-                f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
-            )
-            place.violation("S3", message)
+            text = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
+            place.violation("S3", text)
         if previous is not None and previous.finishes and not isinstance(entry, Claim):
             place.violation("S3", "it follows an entry that finishes the lane, without a claim: a writer went on")
         if previous is not None and isinstance(entry, Claim) and entry.for_batch and not previous.finishes:
-            message = f"it is the claim of a batch, and the {previous.kind} before does not finish the lane"
-            place.violation("L5", f"{message}: it fenced another writer")
+            text = f"it is the claim of a batch, and the {previous.kind} before does not finish the lane"
+            place.violation("L5", f"{text}: it fenced another writer")
         if previous is not None and entry.table_rev < previous.table_rev:
-            message = (
+            text = (
                 f"its schema revision {entry.table_rev} is older than that of the previous entry, {previous.table_rev}"
             )
-            place.violation("S19", message)
+            place.violation("S19", text)
         elif self._table.never_had(entry.table_rev):
             place.violation("S19", f"the table never had schema revision {entry.table_rev}")
 
@@ -191,17 +189,15 @@ class LaneChecker:
         if entry.stream != lane.stream:
             place.violation("S5", f"it is of stream {entry.stream!r}, but the lane belongs to {lane.stream!r}")
         if lane.closed is not None and entry.seq > lane.closed:
-            message = f"the lane was closed at entry {lane.closed}: readers ignore this commit"
-            place.violation("S4", message, "append its rows again, through another lane")
+            text = f"the lane was closed at entry {lane.closed}: readers ignore this commit"
+            place.violation("S4", text, "append its rows again, through another lane")
         if entry.stamp <= self._last_stamp:
-            message = "its stamp is not larger than those of earlier commits: two events may have the same version"
-            place.violation("S13", message)
+            text = "its stamp is not larger than those of earlier commits: two events may have the same version"
+            place.violation("S13", text)
         self._last_stamp = max(self._last_stamp, entry.stamp)
         if entry.table_seen is not None and entry.table_seen < self._table_seen:
-            message = (
-                f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
-            )
-            place.violation("S31", message)
+            text = f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
+            place.violation("S31", text)
         self._table_seen = entry.table_seen or self._table_seen
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:
@@ -210,8 +206,8 @@ class LaneChecker:
             parsed = parse_path(file.file.path)
             name_parts = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
             if name_parts != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
-                message = f"log file {file.file.path} is not named by this lane, epoch and slot"
-                place.violation("S17", f"{message}: clean may delete or keep it wrongly")
+                text = f"log file {file.file.path} is not named by this lane, epoch and slot"
+                place.violation("S17", f"{text}: clean may delete or keep it wrongly")
         # An entry with a later revision may follow a restore that this verification has not seen.
         is_known = self._table.is_current and entry.table_rev <= self._table.head
         if is_known and not in_spans(self._rolled_back, entry.seq):
@@ -229,8 +225,8 @@ class LaneChecker:
         if last is not None and entry.batch <= last:
             place.violation("S6", f"{name} is committed again: its rows count twice where they are added up")
         elif last is not None and entry.batch != last + 1 and self.is_complete:
-            message = f"{name} follows batch {last}: the ones in between are missing"
-            place.violation("S6", message, "let the source send them again, as a new query")
+            text = f"{name} follows batch {last}: the ones in between are missing"
+            place.violation("S6", text, "let the source send them again, as a new query")
         self._batches[entry.query_id] = max(entry.batch, last or 0)
 
     def _check_promises(self, entry: Data, place: Place) -> None:
@@ -239,8 +235,8 @@ class LaneChecker:
             promise = entry.watermarks.get(group)
             # JSON forms sort like the values: integers, or ISO texts of one length.
             if promise is None or promise.value < previous.value or promise.late < previous.late:
-                message = f"its watermark or count of late events of group {group} is below that of an earlier commit"
-                place.violation("S23", f"{message}: a snapshot may seem complete too early")
+                text = f"its watermark or count of late events of group {group} is below that of an earlier commit"
+                place.violation("S23", f"{text}: a snapshot may seem complete too early")
         self._promises = dict(entry.watermarks)
 
 

@@ -58,11 +58,11 @@ class LogFileChecker:
         sums = sum(ranges.rows) == sum(blocks.rows) == file.file.rows and sum(ranges.deletes) == file.deletes
         order = list(zip(ranges.partition, ranges.bucket, ranges.block, strict=False))
         if not (_are_parallel(blocks) and names_file_groups(index) and follow and sums):
-            message = "its index and its entry do not agree on blocks, rows or deletes: readers may return wrong rows"
-            self._place.bad_content("S7", message)
+            text = "its index and its entry do not agree on blocks, rows or deletes: readers may return wrong rows"
+            self._place.bad_content("S7", text)
         elif (file.form == "event" and file.bits != self._schema.bucket_bits) or len(self._groups) != len(file.groups):
-            message = "its bucket bits or column groups are not those of the schema that it was written with"
-            self._place.bad_content("S19", message)
+            text = "its bucket bits or column groups are not those of the schema that it was written with"
+            self._place.bad_content("S19", text)
         elif order != sorted(order) or index.partitions != sorted(set(index.partitions)):
             self._place.bad_content("S15", "its index is not sorted by file group: readers return wrong rows")
         else:
@@ -74,24 +74,24 @@ class LogFileChecker:
         with self._store.open_input(file.file.path, file.file.size) as source:
             reader = pa.ipc.open_file(source)
             if not self._has_schema(reader.schema):
-                message = "its columns are not those that its entry and schema name: it cannot be read"
-                self._place.bad_content("S19", message)
+                text = "its columns are not those that its entry and schema name: it cannot be read"
+                self._place.bad_content("S19", text)
                 return
             if reader.num_record_batches != len(blocks.rows):
-                message = f"it has {reader.num_record_batches} blocks, its index says {len(blocks.rows)}"
-                self._place.bad_content("S7", message)
+                text = f"it has {reader.num_record_batches} blocks, its index says {len(blocks.rows)}"
+                self._place.bad_content("S7", text)
                 return
             columns = columns_to_read(self._schema, self._groups, file.columns, names.OP)
             reader = open_columns(source, columns)
             for number, (offset, length) in enumerate(zip(blocks.offset, blocks.length, strict=True)):
                 if crc32(source.read_at(length, offset)) != blocks.crc32[number]:
-                    message = f"the index has a wrong checksum for block {number}: readers reject the block"
-                    self._place.bad_content("S7", message)
+                    text = f"the index has a wrong checksum for block {number}: readers reject the block"
+                    self._place.bad_content("S7", text)
                     continue
                 batch = reader.get_batch(number)
                 if len(batch) != blocks.rows[number]:
-                    message = f"block {number} has {len(batch)} rows, its index says {blocks.rows[number]}"
-                    self._place.bad_content("S7", message)
+                    text = f"block {number} has {len(batch)} rows, its index says {blocks.rows[number]}"
+                    self._place.bad_content("S7", text)
                     continue
                 self._check_block(index, number, batch)
                 self._findings.count("rows", len(batch))
@@ -107,15 +107,15 @@ class LogFileChecker:
     def _check_block(self, index: LogIndex, number: int, batch: pa.RecordBatch) -> None:
         rows = dict(zip(batch.schema.names, batch.columns, strict=True))
         ranges, bits, prefix = index.ranges, self._file.bits, f"block {number}: "
-        range_numbers = [i for i, block in enumerate(ranges.block) if block == number]
-        starts, counts = [ranges.start[i] for i in range_numbers], [ranges.rows[i] for i in range_numbers]
+        positions = [i for i, block in enumerate(ranges.block) if block == number]
+        starts, counts = [ranges.start[i] for i in positions], [ranges.rows[i] for i in positions]
         if [*starts, len(batch)] != [0, *itertools.accumulate(counts)]:
             self._place.bad_content("S7", f"{prefix}its ranges do not cover its rows one after the other")
             return
-        stored_for = [FileGroup(index.partitions[ranges.partition[i]], bits, ranges.bucket[i]) for i in range_numbers]
+        stored_for = [FileGroup(index.partitions[ranges.partition[i]], bits, ranges.bucket[i]) for i in positions]
         self._rows.check(rows, stored_for, counts, prefix=prefix)
         deletes = [int(part.sum()) for part in np.split(self._deletes(rows), starts[1:])]
-        if range_numbers and deletes != [ranges.deletes[i] for i in range_numbers]:
+        if positions and deletes != [ranges.deletes[i] for i in positions]:
             self._place.bad_content(
                 "S14", f"{prefix}its index has wrong counts of deletes: readers may show deleted rows"
             )
@@ -126,8 +126,8 @@ class LogFileChecker:
             ranges_of[f"ordering of {group.name!r}"] = version_columns(group, rows), low, high
         for name, (columns, low, high) in ranges_of.items():
             if value_range(batch, columns) != (*low[number : number + 1], *high[number : number + 1]):
-                message = f"{prefix}its index has a wrong {name} range: readers may skip the block"
-                self._place.bad_content("S12", message)
+                text = f"{prefix}its index has a wrong {name} range: readers may skip the block"
+                self._place.bad_content("S12", text)
 
     def _deletes(self, rows: Arrays) -> Mask:
         if self._file.form == "event":
@@ -152,8 +152,8 @@ def read_index(store: ObjectStore, index: LogIndex | Sidecar, findings: Findings
     try:
         return sidecar_codec.decode_index(index, data) if data is not None else None
     except UnsupportedFormat as error:
-        message = f"{error.message}: the log file that it belongs to cannot be checked"
-        findings.at(index.path).warning(message, "verify with the version that wrote it")
+        text = f"{error.message}: the log file that it belongs to cannot be checked"
+        findings.at(index.path).warning(text, "verify with the version that wrote it")
         return None
 
 

@@ -39,10 +39,8 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
                     logs[location] = TableLog.of(table_log.env.of_table(location))
                 snapshot_at(logs[location], str(cut))
             except SnapshotExpired as error:  # an erase of keys expires savepoints, for example
-                message = f"reads of columns of reference {reference!r} fail: {cut} of table {location} is expired"
-                place.info(
-                    f"{message}: {error.message}", "release the savepoint if nobody reads the other columns of it"
-                )
+                text = f"reads of columns of reference {reference!r} fail: {cut} of table {location} is expired"
+                place.info(f"{text}: {error.message}", "release the savepoint if nobody reads the other columns of it")
             except TableError as error:
-                message = f"it needs {cut} of reference {reference!r}, table {location}, which cannot be read"
-                place.warning(f"{message}: {error.message}", _HINT)
+                text = f"it needs {cut} of reference {reference!r}, table {location}, which cannot be read"
+                place.warning(f"{text}: {error.message}", _HINT)

@@ -55,14 +55,12 @@ def check_bytes(store: ObjectStore, file: FileRef, findings: Findings) -> bool:
     return intact
 
 
-def columns_to_read(
-    schema: TableSchema, groups: Iterable[Group], existing_columns: Iterable[str], *other_columns: str
-) -> list[str]:
-    """The existing columns that checks need: keys, first ordering columns, hidden state, and ``other_columns``."""
-    needed_columns = {*schema.key, schema.sort_column, *other_columns}
+def columns_to_read(schema: TableSchema, groups: Iterable[Group], existing: Iterable[str], *extra: str) -> list[str]:
+    """The existing columns that checks need: keys, first ordering columns, hidden state, and ``extra``."""
+    needed_columns = {*schema.key, schema.sort_column, *extra}
     for group in groups:
         needed_columns.update(group.ordering[:1], (field.name for field in schema.state_fields(group)))
-    return [name for name in existing_columns if name in needed_columns]
+    return [name for name in existing if name in needed_columns]
 
 
 def in_file_group(schema: TableSchema, rows: Arrays, stored_for: Sequence[FileGroup], counts: Sequence[int]) -> Mask:
@@ -125,9 +123,9 @@ class RowChecker:
             ("S15", self._misordered(vector, stored_for, counts), f"keys are not ascending{twice}: readers miss some"),
             ("S15", _wrong_sort_key(schema, rows), "the sort key is not that of the key columns: readers miss some"),
         ]
-        for invariant, wrong, message in (*checks, *other_checks):
+        for invariant, wrong, text in (*checks, *other_checks):
             if wrong.any():
-                self._place.bad_content(invariant, f"{prefix}{message}: {sample(schema, rows, wrong)}")
+                self._place.bad_content(invariant, f"{prefix}{text}: {sample(schema, rows, wrong)}")
         for group in self._groups:
             for name in (names.arrival(group.id), names.floor_arrival(group.id), names.top_arrival(group.id)):
                 if name in rows:

@@ -92,24 +92,24 @@ class SliceChecker:
         """Check all rows, and the statistics in the entry."""
         file, schema = self._file, self._schema
         if sorted(file.groups) != sorted(group.id for group in schema.groups):
-            message = f"it has column groups {file.groups}, the schema has others: columns may be missing"
-            self._place.bad_content("S8", message)
+            text = f"it has column groups {file.groups}, the schema has others: columns may be missing"
+            self._place.bad_content("S8", text)
         hidden = list(self._parts(file.shadow, file.shadow_part, visible=False))
         shadow = keys.concat(hidden) if hidden else None
         for part in self._parts(file.base, file.base_part, visible=True):
             twice = int(keys.find(shadow, part)[1].sum()) if shadow is not None else 0
             if twice:
-                message = f"{twice} keys are both in base and in shadow: deleted rows may be visible"
-                self._place.bad_content("S15", message)
+                text = f"{twice} keys are both in base and in shadow: deleted rows may be visible"
+                self._place.bad_content("S15", text)
         if not self._complete:
             return
         largest, overflows = self._statistics.ordering_max, self._statistics.overflows
         if largest != file.ordering_max:
-            message = f"its largest ordering values are {largest}, not {file.ordering_max}: reads may show older values"
-            self._place.bad_content("S12", message)
+            text = f"its largest ordering values are {largest}, not {file.ordering_max}: reads may show older values"
+            self._place.bad_content("S12", text)
         if overflows != file.overflows:
-            message = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
-            self._place.bad_content("", message)
+            text = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
+            self._place.bad_content("", text)
 
     def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         """Check each row group, and yield its keys."""
@@ -136,8 +136,8 @@ class SliceChecker:
             parquet = self._open(stack, file)
             if _fields(parquet.schema_arrow) != _fields(schema.slice):
                 self._complete = False
-                message = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
-                place.bad_content("S19", message)
+                text = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                place.bad_content("S19", text)
                 return
             overlays = self._overlays(stack, parquet) if visible else []
             rows = parquet.metadata.num_rows
@@ -176,14 +176,12 @@ class SliceChecker:
             parquet, place = self._open(stack, overlay.file), self._findings.at(overlay.file.path)
             replaced_columns = {name for group in overlay.groups for name in schema.group_columns(groups[group])}
             fields = {name: (kind, number) for name, kind, number in _fields(parquet.schema_arrow)}
-            required_columns = {*schema.key, schema.sort_column, *replaced_columns}
-            required_fields = {
-                name: (kind, number) for name, kind, number in _fields(schema.slice) if name in required_columns
-            }
+            required = {*schema.key, schema.sort_column, *replaced_columns}
+            required_fields = {name: (kind, number) for name, kind, number in _fields(schema.slice) if name in required}
             if not required_fields.items() <= fields.items():
                 self._complete = False
-                message = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
-                place.bad_content("S19", message)
+                text = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                place.bad_content("S19", text)
             elif _row_counts(parquet) != _row_counts(base):
                 self._complete = False
                 place.bad_content("S29", "its row groups have other numbers of rows than those of the base")

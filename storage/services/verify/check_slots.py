@@ -71,10 +71,8 @@ def _list(env: Environment, lane: LaneName) -> tuple[set[int], set[int], list[st
     slots: set[int] = set()
     chunks: set[int] = set()
     other_paths = []
-    for folder, parse, numbers in (
-        (lane_folder(lane), parse_slot, slots),
-        (archive_folder(lane), parse_archive, chunks),
-    ):
+    sources = ((lane_folder(lane), parse_slot, slots), (archive_folder(lane), parse_archive, chunks))
+    for folder, parse, numbers in sources:
         for name, _ in env.store.list(folder):
             number = parse(name)
             if number:
@@ -102,8 +100,8 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
     if duplicates:
         place.info(f"{duplicates} entries are in their slots and in an archive: a clean has not finished", _CLEANED)
     if late:
-        message = f"{late} slots were written again after they were archived, by processes that had stalled"
-        place.info(message, _CLEANED)
+        text = f"{late} slots were written again after they were archived, by processes that had stalled"
+        place.info(text, _CLEANED)
 
 
 def read_slots(
@@ -180,13 +178,10 @@ class _SlotReader:
         """Report that the slots from ``first`` to the one before ``following`` are free."""
         chunk = self._chunks.of(first)
         subject = f"entry {first} is" if following == first + 1 else f"entries {first} to {following - 1} are"
-        message = f"{subject} missing, but later ones exist: readers stop at the gap, and later rows are not visible"
+        text = f"{subject} missing, but later ones exist: readers stop at the gap, and later rows are not visible"
         if first == self._chunks.first_slot(chunk) and following > self._chunks.last_slot(chunk):
-            path, message = (
-                archive_path(self._lane, chunk),
-                f"{message}; if they were archived, this archive is missing",
-            )
+            path, text = (archive_path(self._lane, chunk), f"{text}; if they were archived, this archive is missing")
             hint = "restore this archive, or the entries, from a copy of the store"
-            self._findings.at(path).damage("S2", message, hint)
+            self._findings.at(path).damage("S2", text, hint)
         else:
-            self._findings.at(slot_path(self._lane, first)).damage("S2", message)
+            self._findings.at(slot_path(self._lane, first)).damage("S2", text)

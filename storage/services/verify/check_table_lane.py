@@ -128,8 +128,8 @@ class TableLaneReader:
             if stored_entry is not None:
                 check_order(previous, stored_entry, place)
                 if stored_entry.epoch or stored_entry.table_rev:
-                    message = "an entry of the table lane has an epoch or a schema revision"
-                    place.violation("S3", f"{message}, which only writers' entries have")
+                    text = "an entry of the table lane has an epoch or a schema revision"
+                    place.violation("S3", f"{text}, which only writers' entries have")
             following = None
             if entry is not None:
                 lane.note(entry)
@@ -158,8 +158,8 @@ class TableLaneReader:
         try:
             return sidecar_codec.resolve(entry, data, DECODED_SLICES.decode) if data is not None else None
         except UnsupportedFormat as error:
-            message = f"{error.message}: it cannot be checked"
-            self._findings.at(entry.sidecar.path).warning(message, "verify with the version that wrote it")
+            text = f"{error.message}: it cannot be checked"
+            self._findings.at(entry.sidecar.path).warning(text, "verify with the version that wrote it")
             return None
 
     def _replay(self, state: TableState | None, entry: TableEntry, place: Place) -> TableState | None:
@@ -176,8 +176,8 @@ class TableLaneReader:
             place.warning(f"{error.message}: not everything can be checked", "verify with a newer version")
             return None
         except NOT_REPLAYED as error:
-            message = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
-            place.violation(_RULE_OF_REPLAY.get(type(entry), "S2"), f"{message}; readers stop here")
+            text = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
+            place.violation(_RULE_OF_REPLAY.get(type(entry), "S2"), f"{text}; readers stop here")
             return None
         if following is not None and isinstance(entry, Retire) and state is not None:
             self.lane.retired |= {name: state.lanes[name] for name in entry.lanes}
@@ -197,15 +197,15 @@ class TableLaneReader:
             }:
                 place.violation("S13", f"lane id {entry.lane_id} is used twice: two events may have the same version")
             case Plan() if not state.oldest_continued <= entry.table <= state.head:
-                message = f"its snapshot ends at entry {entry.table}, which is expired, was replaced or does not exist"
-                place.violation("K1", f"{message}: the compaction or fold may merge wrong rows")
+                text = f"its snapshot ends at entry {entry.table}, which is expired, was replaced or does not exist"
+                place.violation("K1", f"{text}: the compaction or fold may merge wrong rows")
             case Base():
                 self._check_base(state, entry, place)
             case Fold():
                 self._check_fold(state.plans.get(entry.plan_id), entry, place)
             case Savepoint() if entry.table > state.head or entry.name in state.savepoints:
-                message = f"savepoint {entry.name!r} already exists or has no snapshot: reading it may fail"
-                place.violation("S9", message)
+                text = f"savepoint {entry.name!r} already exists or has no snapshot: reading it may fail"
+                place.violation("S9", text)
             case Mark():
                 _check_mark(state, entry, place)
             case Retire() if RETIRE not in state.writer_features:
@@ -215,8 +215,8 @@ class TableLaneReader:
             case Retire():
                 self._check_retired(state, entry, place)
             case CleanIntent() if entry.oldest_retained > state.head:
-                message = f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
-                place.violation("S16", f"{message}: files that are needed may be deleted")
+                text = f"it expires snapshots up to entry {entry.oldest_retained}, which does not exist yet"
+                place.violation("S16", f"{text}: files that are needed may be deleted")
 
     def _check_base(self, state: TableState, entry: Base, place: Place) -> None:
         plan = state.plans.get(entry.plan_id)
@@ -231,8 +231,8 @@ class TableLaneReader:
             if not within(only(file.parent, state.lanes), file.cut):
                 group.violation("S10", "the slice ends before the one it was made from: rows may be missing")
             if self.lane.is_complete and file.rev not in self.lane.schemas:
-                message = f"it has schema revision {file.rev}, which does not exist: it cannot be read"
-                group.violation("S19", message)
+                text = f"it has schema revision {file.rev}, which does not exist: it cannot be read"
+                group.violation("S19", text)
             if plan is not None:
                 _check_slice_of_plan(file, plan, state.slices.get(file.group), group)
             if file.overlays:
@@ -242,8 +242,8 @@ class TableLaneReader:
         """Check S32 for the newest snapshot: its slices have all entries of the retired lanes."""
         for lane, end in entry.lanes.items():
             if state.covered.get(lane, 0) < end:
-                message = f"it retires lane {lane!r} at entry {end}, and slices have its rows up to "
-                place.violation("S32", f"{message}{state.covered.get(lane, 0)}: later rows may be missing")
+                text = f"it retires lane {lane!r} at entry {end}, and slices have its rows up to "
+                place.violation("S32", f"{text}{state.covered.get(lane, 0)}: later rows may be missing")
 
     def _check_overlays(self, state: TableState, file: SliceFile, place: Place) -> None:
         """Check S29: a slice with overlays has all rows of a base, and each group in one file."""
@@ -273,15 +273,15 @@ class TableLaneReader:
 def _check_slice_of_plan(file: SliceFile, plan: OpenPlan, previous: SliceFile | None, place: Place) -> None:
     """``previous``: the newest earlier slice of the file group; a slice with overlays may share its files."""
     previous_paths = (
-        {stored_file.path for stored_file in previous.objects} if previous is not None and file.overlays else set()
+        {file_ref.path for file_ref in previous.objects} if previous is not None and file.overlays else set()
     )
     if file.cut != dict(plan.at.lanes):
         place.violation("S8", f"the slice {_OTHER_COMMITS}")
-    for stored_file in file.objects:
-        parsed = parse_path(stored_file.path)
-        if stored_file.path not in previous_paths and (parsed is None or parsed.slot != plan.slot):
-            message = f"file {stored_file.path} is not named by the slot of its plan ({plan.slot})"
-            place.violation("S17", f"{message}: clean may delete or keep it wrongly")
+    for file_ref in file.objects:
+        parsed = parse_path(file_ref.path)
+        if file_ref.path not in previous_paths and (parsed is None or parsed.slot != plan.slot):
+            text = f"file {file_ref.path} is not named by the slot of its plan ({plan.slot})"
+            place.violation("S17", f"{text}: clean may delete or keep it wrongly")
 
 
 def _check_mark(state: TableState, entry: Mark, place: Place) -> None:
@@ -307,11 +307,11 @@ def check_fencing_barriers(table: TableLane, claims: Mapping[LaneName, Mapping[i
         for lane, head in done_entry.heads.items():
             first = claims.get(lane, {}).get(done_entry.intent)
             if first != head:
-                message = f"the restore or close ends lane {lane!r} at entry {head}, but its first claim there is "
-                message += f"{first or 'missing'}: rows may be missing, or visible although they were rolled back"
-                findings.at(slot_path(TABLE_LANE, done_entry.seq)).violation("S18", message)
+                text = f"the restore or close ends lane {lane!r} at entry {head}, but its first claim there is "
+                text += f"{first or 'missing'}: rows may be missing, or visible although they were rolled back"
+                findings.at(slot_path(TABLE_LANE, done_entry.seq)).violation("S18", text)
     for lane, lane_claims in claims.items():
         for intent, seq in lane_claims.items():
             if table.kinds.get(intent) != "INTENT" and intent <= table.head:
-                message = f"it claims the lane for a restore or close, but entry {intent} of the table lane is neither"
-                findings.at(slot_path(lane, seq)).violation("S3", message)
+                text = f"it claims the lane for a restore or close, but entry {intent} of the table lane is neither"
+                findings.at(slot_path(lane, seq)).violation("S3", text)

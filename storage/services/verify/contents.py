@@ -58,11 +58,7 @@ class ContentChecks:
         self._slices: dict[str, list[SliceToCheck]] = {}
 
     def add_log_file(
-        self,
-        schema: TableSchema,
-        file: LogFile,
-        registers_of: Shared[Arrivals] | None = None,
-        fold_end: Seqs | None = None,
+        self, schema: TableSchema, file: LogFile, registers_of: Shared[Arrivals] | None = None, ends: Seqs | None = None
     ) -> None:
         """Check one log file of a commit or a fold.
 
@@ -70,29 +66,23 @@ class ContentChecks:
             schema: Schema with which the file was written.
             file: The log file.
             registers_of: Commits that the file's registers may come from; None for a file of events.
-            fold_end: Last entry per lane that the fold contains; None for a file of a commit.
+            ends: Last entry per lane that the fold contains; None for a file of a commit.
         """
         size = file.file.size
-        run = partial(_check_log_file, self._store, schema, file, registers_of, fold_end)
+        run = partial(_check_log_file, self._store, schema, file, registers_of, ends)
         self._add(Check(run, size, WORKING_BYTES + UNPACKED * size))  # the whole file is in memory
 
-    def add_slice(self, slice_to_check: SliceToCheck) -> None:
+    def add_slice(self, item: SliceToCheck) -> None:
         """Check a slice in `finish`, together with the slices that share its files, so that each is read once."""
         # The base and the shadow that one compaction wrote have the same path below their folders.
-        of_compaction = slice_to_check.file.objects[0].path.partition("/")[2] if slice_to_check.file.objects else ""
-        self._slices.setdefault(of_compaction, []).append(slice_to_check)
+        of_compaction = item.file.objects[0].path.partition("/")[2] if item.file.objects else ""
+        self._slices.setdefault(of_compaction, []).append(item)
 
     def finish(self) -> None:
         """Run all remaining checks."""
         for slices in self._slices.values():
-            size = sum(
-                {
-                    stored_file.path: stored_file.size
-                    for slice_to_check in slices
-                    for stored_file in slice_to_check.file.objects
-                }.values()
-            )
-            self._add(Check(partial(_check_slices, self._store, slices), size, WORKING_BYTES))
+            sizes = {file.path: file.size for item in slices for file in item.file.objects}
+            self._add(Check(partial(_check_slices, self._store, slices), sum(sizes.values()), WORKING_BYTES))
         self._run()
 
     def _add(self, check: Check) -> None:
@@ -109,26 +99,18 @@ class ContentChecks:
 
 
 def _check_log_file(
-    store: ObjectStore, schema: TableSchema, file: LogFile, registers_of: Shared[Arrivals] | None, fold_end: Seqs | None
+    store: ObjectStore, schema: TableSchema, file: LogFile, registers_of: Shared[Arrivals] | None, ends: Seqs | None
 ) -> TaskFindings:
     findings = Findings()
-    on_arrivals = (
-        partial(registers_of.value.check, fold_end) if registers_of is not None and fold_end is not None else _ignore
-    )
+    on_arrivals = partial(registers_of.value.check, ends) if registers_of is not None and ends is not None else _ignore
     LogFileChecker(store, schema, file, findings, on_arrivals).check()
     return findings.result()
 
 
 def _check_slices(store: ObjectStore, slices: Sequence[SliceToCheck]) -> TaskFindings:
     files, findings = SliceFiles(store), Findings()
-    for slice_to_check in slices:
-        SliceChecker(
-            files,
-            slice_to_check.schema,
-            slice_to_check.file,
-            partial(slice_to_check.arrivals.value.check, slice_to_check.file.cut),
-            findings,
-        ).check()
+    for item in slices:
+        SliceChecker(files, item.schema, item.file, partial(item.arrivals.value.check, item.file.cut), findings).check()
     return findings.result()
 
 

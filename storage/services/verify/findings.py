@@ -217,22 +217,22 @@ class Place:
     findings: Findings
     where: str
 
-    def damage(self, invariant: str, message: str, hint: str = RESTORE) -> None:
+    def damage(self, invariant: str, text: str, hint: str = RESTORE) -> None:
         """Report that an object is missing, or that its bytes differ from those that were written."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, hint))
 
-    def violation(self, invariant: str, message: str, hint: str = REPORT) -> None:
+    def violation(self, invariant: str, text: str, hint: str = REPORT) -> None:
         """Report that an intact entry contradicts others: a process did not follow the protocol."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, hint))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, hint))
 
-    def bad_content(self, invariant: str, message: str) -> None:
+    def bad_content(self, invariant: str, text: str) -> None:
         """Report that an intact file contradicts its entry, or breaks a rule of its format."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, message, REWRITE))
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, REWRITE))
 
-    def warning(self, message: str, hint: str) -> None:
+    def warning(self, text: str, hint: str) -> None:
         """Report that nothing is wrong yet, but an operator should act."""
-        self.findings.add(Finding("", Severity.WARNING, self.where, message, hint))
+        self.findings.add(Finding("", Severity.WARNING, self.where, text, hint))
 
-    def info(self, message: str, hint: str = "") -> None:
+    def info(self, text: str, hint: str = "") -> None:
         """Report a fact that an operator may want to know."""
-        self.findings.add(Finding("", Severity.INFO, self.where, message, hint))
+        self.findings.add(Finding("", Severity.INFO, self.where, text, hint))

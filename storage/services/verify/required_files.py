@@ -108,9 +108,9 @@ class StoredFiles:
             self._findings.done()
             size = self._sizes.get(file.path)
             if size != file.size:
-                message = "it is missing" if size is None else f"it has {size} bytes, but was written with {file.size}"
+                text = "it is missing" if size is None else f"it has {size} bytes, but was written with {file.size}"
                 self.unusable.add(file.path)
-                self._findings.at(file.path).damage("S7", f"{message}: {user} cannot be read")
+                self._findings.at(file.path).damage("S7", f"{text}: {user} cannot be read")
 
     def count_uncommitted(self, ends: Mapping[LaneName, LaneEnd]) -> Counter[LaneName]:
         """Count log files for entries that do not exist yet, by lane; only for the lanes in ``ends``."""
@@ -135,22 +135,18 @@ def find_retained(
         return retained  # an unreadable entry may have expired any snapshot: no missing file is an error
     newest = table.state
     retained.snapshots.append(NamedSnapshot("the newest snapshot", newest, cut.only(heads, newest.lanes)))
-    named_cuts = [(f"{holder.what} {holder.name!r}", named_cut) for holder, named_cut in find_holders(newest, pins=())]
+    holders = [(f"{holder.what} {holder.name!r}", end) for holder, end in find_holders(newest, pins=())]
     oldest = table.oldest_retained
     for entry, state in TableLaneReader(env, slots, Findings()).states():  # problems were reported before
         if state is None:
             continue
         retained.snapshots += [
-            NamedSnapshot(name, state, named_cut.lanes)
-            for name, named_cut in named_cuts
-            if named_cut.table == state.head
+            NamedSnapshot(name, state, end.lanes) for name, end in holders if end.table == state.head
         ]
         if state.head >= oldest and (not retained.periods or retained.periods[-1][1] != state.rolled_back):
             later = state.next_lane_id
-            retired_names = [
-                name for name, lane in table.retired.items() if name not in state.lanes and lane.lane_id < later
-            ]
-            retained.periods.append(({**state.covered, **dict.fromkeys(retired_names, ENDLESS)}, state.rolled_back))
+            retired = [name for name, lane in table.retired.items() if name not in state.lanes and lane.lane_id < later]
+            retained.periods.append(({**state.covered, **dict.fromkeys(retired, ENDLESS)}, state.rolled_back))
         user = f"snapshots from entry {state.head} of the table lane on"
         if state.head == oldest:
             files.check(_files_of(state), f"the oldest retained snapshot (entry {oldest} of the table lane)")

@@ -115,8 +115,8 @@ class _Verification:
             if not self._table_log.lacks_first():
                 hint = "check the path, or create it: weft create PIPELINE, or Table.create"
                 raise NotFound(f"there is no table at {self._store.uri}", hint=hint)
-            message = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
-            first.damage("S2", message)
+            text = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
+            first.damage("S2", text)
             return Cut(0, {})
         self._findings.expect(len(slots))
         table = self._read_table_lane(slots)
@@ -152,8 +152,8 @@ class _Verification:
                 checkpoints.compare(state, exact=lane.is_complete)
         checkpoints.finish(lane.head, is_complete=lane.is_complete)
         if lane.state is not None and not lane.is_current:
-            message = f"the table's state after entry {lane.state.head} is not known; it was checked up to there"
-            self._findings.at("the table lane").info(message, "repair the entry, and verify again")
+            text = f"the table's state after entry {lane.state.head} is not known; it was checked up to there"
+            self._findings.at("the table lane").info(text, "repair the entry, and verify again")
         return lane
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
@@ -167,8 +167,8 @@ class _Verification:
             folder_names = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
             known_names = {*lanes, *(entry.name for entry in self._later_entries(table) if isinstance(entry, LaneAdd))}
             for name in sorted(folder_names - known_names):
-                message = "its entries are of a lane that the table does not have: they are ignored"
-                self._findings.at(f"{folder}/{name}").violation("S5", message)
+                text = "its entries are of a lane that the table does not have: they are ignored"
+                self._findings.at(f"{folder}/{name}").violation("S5", text)
         return lanes
 
     def _later_entries(self, table: TableLane) -> list[TableEntry]:
@@ -196,11 +196,11 @@ class _Verification:
         schema: TableSchema | None,
         files: Sequence[LogFile],
         registers_of: Shared[Arrivals] | None = None,
-        fold_end: Seqs | None = None,
+        ends: Seqs | None = None,
     ) -> None:
         for file in files:
             if schema is not None and self._files.have(file.file):
-                self._contents.add_log_file(schema, file, registers_of, fold_end)
+                self._contents.add_log_file(schema, file, registers_of, ends)
 
     def _check_reach(self, table: TableLane, retained: RetainedSnapshots) -> None:
         """Check R3: no snapshot, slice or fold extends beyond the end of a lane; and S32, for retired lanes."""
@@ -209,8 +209,8 @@ class _Verification:
             self._check_has_retired(table, snapshot)
             for lane, seq in snapshot.lanes.items():
                 if seq > heads.get(lane, 0):
-                    message = f"{snapshot.name} ends at entry {seq}, but the lane ends at {heads.get(lane, 0)}"
-                    self._findings.at(describe_lane(lane)).damage("S4", f"{message}: entries were removed")
+                    text = f"{snapshot.name} ends at entry {seq}, but the lane ends at {heads.get(lane, 0)}"
+                    self._findings.at(describe_lane(lane)).damage("S4", f"{text}: entries were removed")
             reaches: list[tuple[str, Seqs]]
             reaches = [(f"slice of {group}", file.cut) for group, file in snapshot.state.slices.items()]
             reaches += [(f"fold of entry {fold.slot} of the table lane", fold.to) for fold in snapshot.state.folds]
@@ -220,13 +220,11 @@ class _Verification:
                     if seq <= snapshot.lanes.get(lane, 0):
                         continue
                     if seq > heads.get(lane, 0):
-                        message = (
-                            f"it contains lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
-                        )
-                        place.damage("S4", f"{message}: entries were removed")
+                        text = f"it contains lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
+                        place.damage("S4", f"{text}: entries were removed")
                     else:
-                        message = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
-                        place.violation("S8", message)
+                        text = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
+                        place.violation("S8", text)
 
     def _check_has_retired(self, table: TableLane, snapshot: NamedSnapshot) -> None:
         state = snapshot.state
@@ -236,8 +234,8 @@ class _Verification:
             else:
                 has_all = lane.lane_id < state.next_lane_id  # else the lane was added later
             if not has_all:
-                message = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
-                self._findings.at(describe_lane(name)).violation("S32", message)
+                text = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
+                self._findings.at(describe_lane(name)).violation("S32", text)
 
     def _check_contents(self, table: TableLane, retained: RetainedSnapshots) -> None:
         """Check the slices and folds of all retained snapshots, each once."""
@@ -268,32 +266,28 @@ class _Verification:
         if any(isinstance(entry, CleanIntent) for entry in later):
             missing_paths = self._files.find_missing()
             if count := self._findings.drop(lambda finding: finding.where in missing_paths):
-                message = f"a clean made {count} files expire during the verification"
-                self._findings.at("the table").info(message, "verify again")
+                text = f"a clean made {count} files expire during the verification"
+                self._findings.at("the table").info(text, "verify again")
 
     def _describe_open_work(self, state: TableState) -> None:
         now_ms, place_of = self._table_log.clock.now_ms(), self._findings.at
         for plan_id, plan in state.plans.items():
-            message = f"a compaction or fold began {_ago(now_ms - plan.committed_at_ms)} and has not ended"
-            place_of(f"plan {plan_id}").info(
-                f"{message}; it keeps its files", "if it has died: clean with abandon_after"
-            )
+            text = f"a compaction or fold began {_ago(now_ms - plan.committed_at_ms)} and has not ended"
+            place_of(f"plan {plan_id}").info(f"{text}; it keeps its files", "if it has died: clean with abandon_after")
         if state.intent is not None:
-            message = (
-                f"a restore, undo or close began {_ago(now_ms - state.intent.committed_at_ms)} and is not complete"
-            )
+            text = f"a restore, undo or close began {_ago(now_ms - state.intent.committed_at_ms)} and is not complete"
             place_of(f"entry {state.intent.seq} of the table lane").info(
-                message, "the next writer or service completes it"
+                text, "the next writer or service completes it"
             )
         open_lanes = {lane for lane in state.lanes if state.lanes[lane].closed is None}
         ends = {name: LaneEnd(lane.head, lane.epoch) for name, lane in self._lanes.items() if name in open_lanes}
         for lane, count in self._files.count_uncommitted(ends).items():
-            message = f"{count} log files are for entries after {ends[lane].head}, which is its last"
-            place_of(describe_lane(lane)).info(message, _UNCOMMITTED)
+            text = f"{count} log files are for entries after {ends[lane].head}, which is its last"
+            place_of(describe_lane(lane)).info(text, _UNCOMMITTED)
         for lane, heartbeat in newest_heartbeats(self._store).items():
             if lane in open_lanes and now_ms - heartbeat.at_ms > SILENT_AFTER_MS:
-                message = f"the last heartbeat of its writer was {_ago(now_ms - heartbeat.at_ms)}"
-                place_of(describe_lane(lane)).info(message, "if it has died: restart it, or fence the lane")
+                text = f"the last heartbeat of its writer was {_ago(now_ms - heartbeat.at_ms)}"
+                place_of(describe_lane(lane)).info(text, "if it has died: restart it, or fence the lane")
 
     def _describe_garbage(self) -> None:
         """Report what a clean that expires no snapshot would delete, and objects that weft did not write."""
@@ -306,12 +300,12 @@ class _Verification:
             return
         if result.files:
             kinds = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.deleted.items()))
-            message = f"{result.files:,} unneeded files, {result.bytes:,} bytes: {kinds}"
-            place.info(message, "clean deletes them")
+            text = f"{result.files:,} unneeded files, {result.bytes:,} bytes: {kinds}"
+            place.info(text, "clean deletes them")
         if result.foreign_files:
             examples = ", ".join(result.foreign[:3])
-            message = f"{result.foreign_files:,} objects have names that weft does not use: {examples}"
-            place.info(message, "they are ignored; delete them, unless you need them")
+            text = f"{result.foreign_files:,} objects have names that weft does not use: {examples}"
+            place.info(text, "they are ignored; delete them, unless you need them")
 
 
 def _by_base_file(item: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
