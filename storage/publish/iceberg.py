@@ -320,9 +320,7 @@ class _Publication:
         current = metadata.current_snapshot_id
         # The replaced current snapshot may have expired too, if an erase has released its savepoint.
         stays = current if new_snapshot is None else new_snapshot.snapshot_id
-        expired = [
-            snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id != stays and self._has_expired(snapshot)
-        ]
+        expired = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
         remaining = [snapshot for snapshot in metadata.snapshots if snapshot not in expired]
         garbage = self._garbage(expired, remaining if new_snapshot is None else [*remaining, new_snapshot])
         if expired:

@@ -117,9 +117,8 @@ class SnapshotWriter:
         merges_all = len(listed.data) >= MAX_MANIFESTS
         manifests = [manifest for manifest, entries in listed.data if not merges_all and _all_in(entries, kept_urls)]
         rewrites = [item for item in listed.data if item[1] and (merges_all or not _all_in(item[1], kept_urls))]
-        for spec_id in sorted(
-            {manifest.partition_spec_id for manifest, _ in rewrites} | {file.spec_id for file in new_files}
-        ):
+        rewritten_ids = {manifest.partition_spec_id for manifest, _ in rewrites}
+        for spec_id in sorted(rewritten_ids | {file.spec_id for file in new_files}):
             with self._writer(ManifestWriterV2, spec_id) as writer:
                 previous = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
                 _write(writer, previous, kept_urls, [file for file in new_files if file.spec_id == spec_id])

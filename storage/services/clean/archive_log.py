@@ -97,7 +97,7 @@ def archive_log(
     if dry_run:
         packed = [chunk for chunk in candidates if chunk.may_pack and len(chunk.slots) == chunks.size]
         return ArchiveResult(sum(len(chunk.slots) for chunk in packed), len(packed))
-    # The last chunk of each lane, because chunks ascend.
+    # The dict keeps the last chunk of each lane, because chunks ascend.
     _announce(table_log, {chunk.lane: chunks.last_slot(chunk.number) for chunk in candidates if chunk.may_pack})
     entries = archives = 0
     for chunk in candidates:

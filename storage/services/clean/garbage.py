@@ -172,9 +172,8 @@ class Garbage:
         )
         files = {name: self._files_of(name, logs.pop(name, ()), indexes.pop(name, ())) for name in self._state.lanes}
         self._ends = self._find_ends()
-        named_paths = self._find_named(
-            {name: {file.parsed.slot for file in lane_files} for name, lane_files in files.items()}
-        )
+        slots = {name: {file.parsed.slot for file in lane_files} for name, lane_files in files.items()}
+        named_paths = self._find_named(slots)
         for name, lane_files in files.items():
             for log_file in lane_files:
                 may_come = entry_may_come(log_file.parsed, self._ends[name])
@@ -228,9 +227,8 @@ class Garbage:
         closed_at = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
         closed_tails = log.read_tails({name: (end - 1, end) for name, end in closed_at.items() if end})
         newest_entries: dict[LaneName, Header | None] = {name: entry for name, (entry,) in closed_tails.items()}
-        newest_entries |= log.last_entries(
-            {name: known_heads.get(name, 0) for name in self._state.lanes if name not in closed_at}
-        )
+        open_lanes = [name for name in self._state.lanes if name not in closed_at]
+        newest_entries |= log.last_entries({name: known_heads.get(name, 0) for name in open_lanes})
         ends = {}
         for name in self._state.lanes:
             entry = newest_entries.get(name)
@@ -247,9 +245,8 @@ class Garbage:
         runs = []
         for lane, lane_slots in slots.items():
             spans, head = self._needed.entries.get(lane, ()), self._ends[lane].head
-            runs.append(
-                [(lane, run) for run in _runs(sorted(s for s in lane_slots if s <= head and contains(spans, s)))]
-            )
+            needed = sorted(seq for seq in lane_slots if seq <= head and contains(spans, seq))
+            runs.append([(lane, run) for run in _runs(needed)])
         named_paths: set[Path] = set()
         for nth_runs in itertools.zip_longest(*runs):  # a read takes one run of each lane
             for batch in _batches([lane_run for lane_run in nth_runs if lane_run is not None]):

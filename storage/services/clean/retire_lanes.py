@@ -43,9 +43,8 @@ def retire_lanes(table_log: TableLog, judged: TableState, needed: Needed, *, dry
     def build(newest: TableState) -> Retire | None:
         if newest.intent is not None or newest.restored != judged.restored:
             return None  # a restore may have brought back slices without these rows
-        retirable = {
-            lane: end for lane, end in ends.items() if lane in newest.lanes and newest.lanes[lane].closed == end
-        }
+        closed_at = {name: lane.closed for name, lane in newest.lanes.items()}
+        retirable = {lane: end for lane, end in ends.items() if closed_at.get(lane) == end}
         return Retire(**table_log.header(newest), lanes=retirable) if retirable else None
 
     entry = table_log.publish(build)
@@ -60,7 +59,7 @@ def _find_ends(table_log: TableLog, judged: TableState, needed: Needed) -> dict[
         for lane in judged.lanes.values()
         if lane.closed is not None
         and in_slices.get(lane.name, 0) >= lane.closed
-        # Its source asks the table which of its batches were rolled back.
+        # Else the source of the lane still asks which of its batches were rolled back.
         and not judged.rolled_back.get(lane.name)
     }
     if not ends or judged.intent is not None:

@@ -318,9 +318,7 @@ class _Work:
             return task
         remaining = tuple(file_slice for file_slice in task.slices if task.target(file_slice) not in overtaken)
         groups = {file_slice.group for file_slice in remaining}
-        self.skipped.update(
-            (file_slice.group, _OVERTAKEN) for file_slice in task.slices if file_slice.group not in groups
-        )
+        self.skipped.update((part.group, _OVERTAKEN) for part in task.slices if part.group not in groups)
         return replace(task, slices=remaining) if remaining else None
 
 
@@ -422,10 +420,8 @@ class _Publisher:
             reserved = must_yield(self.table_log, state, reserves=plan.reserves)
             reason = RESERVED if reserved else _OVERTAKEN
             if not reserved:
-                accepted.update(
-                    (slice_file.group, slice_file)
-                    for slice_file in may_follow(state.slices, state.folded_groups, list(offered.values()))
-                )
+                followers = may_follow(state.slices, state.folded_groups, list(offered.values()))
+                accepted.update((slice_file.group, slice_file) for slice_file in followers)
             if self.rewriting is not None and self.rewriting.all_or_nothing and len(accepted) < len(offered):
                 accepted.clear()
             header = self.table_log.header(state)

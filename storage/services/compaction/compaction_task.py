@@ -365,10 +365,7 @@ def _slice_file(
         overflows=written_slice.statistics.overflows,
         base_part=base_part,
         shadow_part=shadow_part,
-        replaces=[
-            Replaced(bits=slice_file.bits, bucket=slice_file.bucket, cut=dict(slice_file.cut))
-            for slice_file in replaced_slices
-        ],
+        replaces=[Replaced(bits=old.bits, bucket=old.bucket, cut=dict(old.cut)) for old in replaced_slices],
     )
 
 

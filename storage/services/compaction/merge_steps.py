@@ -102,7 +102,6 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
         step_targets = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
         run_sources = tuple(file_slice for unit, _ in run for file_slice in unit[0][1])
         merged = run[0][1] <= limit
-        steps.append(
-            MergeStep((run_sources,) if merged else tuple((file_slice,) for file_slice in run_sources), step_targets)
-        )
+        runs = (run_sources,) if merged else tuple((file_slice,) for file_slice in run_sources)
+        steps.append(MergeStep(runs, step_targets))
     return steps

@@ -71,7 +71,7 @@ class MergedRows:
         self._columns = tuple(schema.slice.names)
         self._ranges: dict[FileGroup, list[FileSlice]] = {}
         for run in runs:
-            # A key range has fewer stored bytes of logs that need more memory.
+            # The more memory the logs need per stored byte, the fewer stored bytes a key range has.
             log_bytes = logs_at_once(env, schema, run[0]) if len(run) == 1 else 0
             ranges = [combine_slices(run)]
             if log_bytes:

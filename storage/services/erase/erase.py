@@ -11,6 +11,7 @@ again, and two erases at the same time both end.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -120,13 +121,8 @@ def erase(
     redaction = redact_log(table_log, search, find_needed(table_log))
     needs = find_needed(table_log)
     boundary = Boundary(outcome.cut.lanes, max(outcome.entry, outcome.cut.table), table_log.was_retired)
-    proof = prove(
-        table_log.store,
-        search.without_results(),
-        boundary,
-        lambda path, parsed: _explain_remains(needs, path, parsed),
-        progress,
-    )
+    explain = functools.partial(_explain_remains, needs)
+    proof = prove(table_log.store, search.without_results(), boundary, explain, progress)
     return EraseResult(
         keys=len(search),
         cut=str(outcome.cut),
@@ -215,9 +211,7 @@ def _key_holders_at(table_log: TableLog, search: KeySearch, state: TableState, c
     # A retained snapshot has a key only if the oldest one, read with all later commits, has it.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
     retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
-    savepoints = {
-        name: savepoint for name, savepoint in state.savepoints.items() if _has_keys(table_log, search, savepoint.at)
-    }
+    savepoints = {name: item for name, item in state.savepoints.items() if _has_keys(table_log, search, item.at)}
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
     return _KeyHolders(
         savepoints,
@@ -302,9 +296,7 @@ def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[
     """
     paths = frozenset(search.in_slices(snapshot.state))
     in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
-    file_slices = [
-        file_slice for file_slice in snapshot.slices if (in_logs and len(file_slice.rows)) or _is_in(file_slice, paths)
-    ]
+    file_slices = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, paths)]
     if in_logs and not file_slices:
         file_slices = list(snapshot.slices[:1])  # all rows are in slices already; only `covered` has to advance
     return file_slices

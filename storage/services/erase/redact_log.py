@@ -61,9 +61,8 @@ def redact_log(table_log: TableLog, search: KeySearch, needs: CurrentNeeds) -> R
     entries = 0
     for _ in range(MAX_PASSES):
         count = 0
-        for path, parsed, old_contents, new_contents in _redactions(
-            table_log, search, needs, [Path(TIMELINE), Path(ARCHIVE)]
-        ):
+        folders = [Path(TIMELINE), Path(ARCHIVE)]
+        for path, parsed, old_contents, new_contents in _redactions(table_log, search, needs, folders):
             _replace(table_log, path, _encode(table_log, parsed, new_contents))
             count += sum(old != new for old, new in zip(old_contents, new_contents, strict=True))
         entries += count

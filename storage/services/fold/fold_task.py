@@ -78,10 +78,7 @@ class FoldTask(SnapshotTask):
         """Divide file groups into runs that are merged together, as a compaction does (`merge_steps`)."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
-        sizes = [
-            fold_bytes(self.schema, file_slice) if together and not file_slice.shared else alone
-            for file_slice in self.slices
-        ]
+        sizes = [fold_bytes(self.schema, part) if together and not part.shared else alone for part in self.slices]
         return cut_by_size(self.slices, sizes, limit)
 
 

@@ -137,7 +137,7 @@ def _undo_point_of_cut(table_log: TableLog, since: str) -> Callable[[Sequence[La
 
 
 def _undo_point_of_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    """``limit_ms``: the last millisecond that is kept."""
+    """Find the undo point of a time. ``limit_ms``: the last millisecond that the undo keeps."""
     moment = find_moment(table_log, limit_ms)
     if moment is not None and not moment.settled:
         publish_mark(table_log)  # so that the same request gives the same result later

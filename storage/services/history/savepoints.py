@@ -67,9 +67,8 @@ def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str
                 _publish(other_log, other_name, cut, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
                 created[other_log.store.uri] = (other_log, other_name)
             _, other_name = created[other_log.store.uri]
-            references[bound.reference.name] = KeptReference(
-                table=cut.table, lanes=dict(cut.lanes), savepoint=other_name
-            )
+            kept = KeptReference(table=cut.table, lanes=dict(cut.lanes), savepoint=other_name)
+            references[bound.reference.name] = kept
     except TableError:
         _release_all(created)
         raise

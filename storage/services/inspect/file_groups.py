@@ -109,8 +109,5 @@ def waiting_since(snapshot: Snapshot) -> dict[str, int]:
     entry_of_commit = {(file.lane, file.seq): log.entry(file.lane, file.seq) for file in snapshot.files}
     entries = (entry_of_commit[file.lane, file.seq] for file in snapshot.files)
     times = np.array([_LAST if entry is None else entry.committed_at_ms for entry in entries], np.int64)
-    return {
-        str(file_slice.group): int(times[file_slice.file].min())
-        for file_slice in snapshot.slices
-        if len(file_slice.file)
-    }
+    waiting = (file_slice for file_slice in snapshot.slices if len(file_slice.file))
+    return {str(file_slice.group): int(times[file_slice.file].min()) for file_slice in waiting}

@@ -79,7 +79,7 @@ def reference_reports(
 
 def _inspect_reference(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
     state = referenced_state(env, reference)
-    if reference.table_id:  # a configuration has none
+    if reference.table_id:  # empty in a configuration
         check_table_id(reference, state.table_id)
     check_reference(schema, reference, state.schema)
     table_log = TableLog.of(env.of_table(reference.table))
@@ -107,6 +107,6 @@ def _kept_since(table_log: TableLog, state: TableState) -> int | None:
 def _new_report(env: Environment, reference: Reference) -> ReferenceReport:
     try:
         location = env.of_table(reference.table).store.uri
-    except TableError:  # of an unknown kind of store
+    except TableError:  # the kind of store is unknown
         location = reference.table
     return ReferenceReport(reference.name, location, reference.on, reference.shown)

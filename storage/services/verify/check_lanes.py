@@ -159,7 +159,7 @@ class LaneChecker:
                 yield entry
                 continue
             if entry.for_batch and not in_spans(self._rolled_back, seq):
-                self._promises = {}  # the batch continues nothing of the lane
+                self._promises = {}  # a batch does not continue the promises of the lane
             if entry.intent:
                 self.claims.setdefault(entry.intent, seq)
         order = np.argsort(stamps, kind="stable")

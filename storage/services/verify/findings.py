@@ -106,10 +106,7 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, and the findings."""
         verdict = str(self).split("\n")[2]
-        rows = [
-            (finding.severity, finding.invariant, finding.where, finding.what, finding.hint)
-            for finding in self.findings
-        ]
+        rows = [(item.severity, item.invariant, item.where, item.what, item.hint) for item in self.findings]
         html = shown.facts(
             "VerifyReport", {"table": self.uri, "snapshot": self.cut, "verdict": verdict, "checked": self.checked}
         )
