@@ -29,16 +29,17 @@ def column_types(schema: pa.Schema) -> dict[str, str]:
         InvalidInput: Columns have a type that weft cannot store. The message names all of them.
     """
     types: dict[str, str] = {}
-    unknown: list[str] = []
+    unknown_columns: list[str] = []
     for field in schema:
         kind = stored_type(field.type)
         if kind is None:
-            unknown.append(f"{field.name} ({field.type})")
+            unknown_columns.append(f"{field.name} ({field.type})")
         else:
             types[field.name] = format_type(kind)
-    if unknown:
+    if unknown_columns:
         raise InvalidInput(
-            f"weft has no type for column {', '.join(unknown)}", hint="leave them out with --leave-out, or cast them"
+            f"weft has no type for column {', '.join(unknown_columns)}",
+            hint="leave them out with --leave-out, or cast them",
         )
     return types
 

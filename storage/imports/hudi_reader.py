@@ -111,16 +111,16 @@ def _check_kept(table: HudiTable, version: str) -> None:
         )
     query = HudiReadOptions().with_as_of_timestamp(version)
     present_ids = {file_slice.file_id for file_slice in table.get_file_slices(query)}
-    based, later_ids, replaced_ids = set[str](), set[str](), set[str]()
+    earlier_ids, later_ids, replaced_ids = set[str](), set[str](), set[str]()
     for commit in (commits[time] for time in sorted(commits) if time > version):
         metadata = parse_json(timeline.get_instant_metadata_in_json(commit))
         for stats in (metadata.get("partitionToWriteStats") or {}).values():
             for stat in stats:
                 previous = stat.get("prevCommit") or "null"
-                (based if previous != "null" and previous <= version else later_ids).add(stat["fileId"])
+                (earlier_ids if previous != "null" and previous <= version else later_ids).add(stat["fileId"])
         for file_ids in (metadata.get("partitionToReplaceFileIds") or {}).values():
             replaced_ids.update(file_ids)
-    missing_ids = (based | replaced_ids - later_ids) - present_ids
+    missing_ids = (earlier_ids | replaced_ids - later_ids) - present_ids
     if missing_ids:
         raise InvalidInput(
             f"--source-version: Hudi has cleaned files of {version} ({len(missing_ids)} file groups are gone)",

@@ -173,8 +173,8 @@ def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> No
                     hint="use sum: imported counts go on, and new events give 1 for each value",
                 )
     source_fields = [source.schema.field(column.name) for column in schema.columns]
-    empty = pa.table({field.name: storable(pa.array([], field.type)) for field in source_fields})
-    prepare(empty, schema, schema.stream(stream))
+    empty_table = pa.table({field.name: storable(pa.array([], field.type)) for field in source_fields})
+    prepare(empty_table, schema, schema.stream(stream))
 
 
 def _into_new_table(
@@ -323,17 +323,17 @@ def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
     for group in schema.groups:
         if not group.ordering or not len(batch):
             continue
-        unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
+        is_unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
         value_columns = [name for name in group.columns if name not in group.ordering]
-        if not value_columns or not unordered.any():
+        if not value_columns or not is_unordered.any():
             continue
-        bad = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in value_columns])
-        if bad.any():
-            rows = batch.select(list(schema.key)).filter(pa.array(bad)).slice(0, MAX_EXAMPLES).to_pylist()
+        loses_values = is_unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in value_columns])
+        if loses_values.any():
+            rows = batch.select(list(schema.key)).filter(pa.array(loses_values)).slice(0, MAX_EXAMPLES).to_pylist()
             examples = "; ".join(", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)
             raise InvalidInput(
-                f"group {group.name!r}: {int(bad.sum())} of {len(batch)} rows have values, but NULL in every ordering "
-                f"column ({', '.join(group.ordering)}), for example {examples}",
+                f"group {group.name!r}: {int(loses_values.sum())} of {len(batch)} rows have values, but NULL in every "
+                f"ordering column ({', '.join(group.ordering)}), for example {examples}",
                 hint="fill the ordering column in the source, or order the group by another column with --config",
             )
 

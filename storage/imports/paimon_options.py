@@ -117,9 +117,9 @@ class _Paimon:
         for option, value in self._options.items():
             if (option_match := _SEQUENCE_GROUP.fullmatch(option)) is None:
                 continue
-            ordering, protected = split_names(option_match[1]), split_names(value)
-            check_columns_exist(option, [*ordering, *protected], self._declaration.columns)
-            group = GroupDraft("_".join(ordering), [*ordering, *protected], ordering)
+            ordering, group_columns = split_names(option_match[1]), split_names(value)
+            check_columns_exist(option, [*ordering, *group_columns], self._declaration.columns)
+            group = GroupDraft("_".join(ordering), [*ordering, *group_columns], ordering)
             groups.append(group)
             self._report.add(option, value, Fate.CARRIED, f"groups.{group.name}, ordering: {', '.join(ordering)}")
         return groups
@@ -127,22 +127,23 @@ class _Paimon:
     def _aggregate(self, group: GroupDraft, engine: str) -> None:
         """Set the functions of a group if one of its columns has a function, or if the merge engine aggregates."""
         default = self._options.get(_DEFAULT_FUNCTION)
-        requested = {
+        requested_functions = {
             name: function
             for name in group.columns
             if name not in group.ordering and (function := self._function(name, default)) is not None
         }
         if engine == "first-row" and group.name == MAIN:
-            requested = dict.fromkeys((name for name in group.columns if name not in group.ordering), "first_value")
-        elif not requested and (engine != "aggregation" or group.name != MAIN):
+            values = (name for name in group.columns if name not in group.ordering)
+            requested_functions = dict.fromkeys(values, "first_value")
+        elif not requested_functions and (engine != "aggregation" or group.name != MAIN):
             return
         group.merge = "aggregate"
         functions: dict[str, Any] = {}
         for name in group.columns:
             if name in group.ordering:
                 continue
-            function, fate, note = self._find_function(requested.get(name, "last_non_null_value"))
-            if name in requested or engine == "aggregation":
+            function, fate, note = self._find_function(requested_functions.get(name, "last_non_null_value"))
+            if name in requested_functions or engine == "aggregation":
                 functions[name] = function
             else:  # in the same sequence group, without a function
                 functions[name], fate, note = "last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"
@@ -164,14 +165,14 @@ class _Paimon:
         return _FUNCTIONS.get(function.strip().lower(), fallback)
 
     def _set_deletes(self, groups: Sequence[GroupDraft], engine: str) -> None:
-        ignored = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
+        ignore_option = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
         for name in _IGNORE_DELETE:
-            note = "on_delete: ignore of every stream" if name == ignored else "deletes count, as by default"
+            note = "on_delete: ignore of every stream" if name == ignore_option else "deletes count, as by default"
             self._report.add_if_set(name, Fate.CARRIED, note)
         all_rows = engine == "deduplicate" or is_true(self._options.get(_REMOVE_ROW, ""))
         of_rows = split_names(self._options.get(_REMOVE_ROW_OF_GROUP, ""))
         for group in groups:
-            if ignored is not None:
+            if ignore_option is not None:
                 group.on_delete = "ignore"
             elif all_rows or any(name in of_rows for name in group.ordering):
                 group.on_delete = "row"

@@ -217,14 +217,14 @@ def bucket_count(option: str, value: str | None, report: Report) -> int | None:
     if not value:
         return None
     try:
-        requested = int(value)
+        requested_buckets = int(value)
     except ValueError:
-        requested = 0
-    if requested < 1:
+        requested_buckets = 0
+    if requested_buckets < 1:
         report.add(option, value, Fate.UNUSED, "the number of buckets is fixed in weft; the default is used")
         return None
-    buckets = min(1 << (requested - 1).bit_length(), MAX_BUCKETS)
-    if buckets == requested:
+    buckets = min(1 << (requested_buckets - 1).bit_length(), MAX_BUCKETS)
+    if buckets == requested_buckets:
         report.add(option, value, Fate.CARRIED, "buckets")
     else:
         report.add(option, value, Fate.DIFFERS, f"buckets: {buckets}, because it must be a power of two")

@@ -138,10 +138,10 @@ class _Publication:
         Raises:
             InvalidInput: A file has unused rows.
         """
-        partly = [vector["cardinality"] for vector in self._deleted.values() if vector is not None]
-        if partly:
+        unused = [vector["cardinality"] for vector in self._deleted.values() if vector is not None]
+        if unused:
             raise InvalidInput(
-                f"{counted(sum(partly), 'row')} of {counted(len(partly), 'shared base file')} are not current, and "
+                f"{counted(sum(unused), 'row')} of {counted(len(unused), 'shared base file')} are not current, and "
                 "only deletion vectors can hide them",
                 hint="allow deletion vectors; or publish again after a compaction that has replaced these files; with "
                 "fewer buckets file groups are large and share no files",
@@ -155,16 +155,17 @@ class _Publication:
                 changed, so that the other one fails: a restore may have rolled back what it shows.
         """
         store, published_files = self._table.env.store, self.log.files
-        same = {path for path, add_action in published_files.items() if self._is_same(path, add_action)}
-        actions = self._changed_actions(same)
+        same_paths = {path for path, add_action in published_files.items() if self._is_same(path, add_action)}
+        actions = self._changed_actions(same_paths)
         savepoint_is_gone = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
         is_changed = bool(actions) or overtakes or savepoint_is_gone
         if is_changed:
             old_protocol, self.log = self.log.protocol, self._publish(actions)
             # A reader that does not know a feature must not meet actions that have it, so it begins after them.
-            drops = set(old_protocol.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
-            later = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
-            if drops or later >= CHECKPOINT_EVERY:
+            features = set(self.log.protocol.get("readerFeatures", ()))
+            dropped_features = set(old_protocol.get("readerFeatures", ())) - features
+            later_entries = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
+            if dropped_features or later_entries >= CHECKPOINT_EVERY:
                 with contextlib.suppress(TableError):  # it only saves reading: the next publication tries again
                     put_checkpoint(store, self.log)
                     self.log.checkpoints = [*self.log.checkpoints, self.log.version]
@@ -174,7 +175,7 @@ class _Publication:
     def _is_same(self, path: str, add_action: Mapping[str, Any]) -> bool:
         return path in self._files and add_action.get("deletionVector") == self._deleted[path]
 
-    def _changed_actions(self, same: set[str]) -> list[dict[str, Any]]:
+    def _changed_actions(self, same_paths: set[str]) -> list[dict[str, Any]]:
         """The actions that turn the published state into the new one."""
         now_ms = self._table.env.clock.now_ms()
         actions: list[dict[str, Any]] = []
@@ -185,11 +186,11 @@ class _Publication:
         if metadata != self.log.metadata:
             actions.append({"metaData": metadata})
         for path, entry in self.log.files.items():
-            if path not in same:
+            if path not in same_paths:
                 fields = {name: entry[name] for name in ("partitionValues", "size", "deletionVector") if name in entry}
                 remove = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
                 actions.append({"remove": {**remove, **fields}})
-        new_files = [current for path, current in self._files.items() if path not in same]
+        new_files = [current for path, current in self._files.items() if path not in same_paths]
         footers = footers_reported(self._table.env, [current.file for current in new_files], self._progress)
         for current, footer in zip(new_files, footers, strict=True):
             actions.append({"add": add_action(current, footer, self._schema, self._columns, now_ms)})
@@ -265,10 +266,10 @@ def _may_still_commit(savepoint: str, version: int) -> bool:
 
 def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:
     """Refuse files with narrower types of key columns, because not all readers widen the types of files."""
-    narrow = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
-    if narrow:
+    names = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
+    if names:
         raise InvalidInput(
-            f"some base files have a narrower type of key column {', '.join(narrow)}, which Delta does not read",
+            f"some base files have a narrower type of key column {', '.join(names)}, which Delta does not read",
             hint="publish again after all base files were rewritten",
         )
 

@@ -45,10 +45,10 @@ def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
     Raises:
         InvalidInput: A name has a character that Delta allows only with column mapping.
     """
-    wrong = [name for name in columns if _FORBIDDEN.search(name)]
-    if wrong:
+    wrong_names = [name for name in columns if _FORBIDDEN.search(name)]
+    if wrong_names:
         raise InvalidInput(
-            f"column {', '.join(map(repr, wrong))} has a name that Delta does not allow",
+            f"column {', '.join(map(repr, wrong_names))} has a name that Delta does not allow",
             hint="publish the other columns; names in Delta have none of ' ,;{}()=', tab and newline",
         )
     struct = _struct([pa.field(name, schema.column(name).type) for name in columns])

@@ -320,11 +320,11 @@ class _Publication:
         current = metadata.current_snapshot_id
         # The replaced current snapshot may have expired too, if an erase has released its savepoint.
         stays = current if new_snapshot is None else new_snapshot.snapshot_id
-        expired = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
-        remaining = [snapshot for snapshot in metadata.snapshots if snapshot not in expired]
-        garbage = self._garbage(expired, remaining if new_snapshot is None else [*remaining, new_snapshot])
-        if expired:
-            ids = [snapshot.snapshot_id for snapshot in expired]
+        expired_snapshots = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
+        remaining = [snapshot for snapshot in metadata.snapshots if snapshot not in expired_snapshots]
+        garbage = self._garbage(expired_snapshots, remaining if new_snapshot is None else [*remaining, new_snapshot])
+        if expired_snapshots:
+            ids = [snapshot.snapshot_id for snapshot in expired_snapshots]
             updates = [*updates, RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})]
         if not updates:
             return
@@ -366,12 +366,12 @@ class _Publication:
             return False
         return table.metadata.snapshot_by_id(new_snapshot.snapshot_id) is not None
 
-    def _garbage(self, expired: Sequence[IcebergSnapshot], remaining: Sequence[IcebergSnapshot]) -> set[str]:
+    def _garbage(self, expired_snapshots: Sequence[IcebergSnapshot], remaining: Sequence[IcebergSnapshot]) -> set[str]:
         """URLs of metadata and position deletes that only expired snapshots have. Never base files."""
-        if not expired:
+        if not expired_snapshots:
             return set()
         io = self._target.io
-        return _metadata_of(io, expired) - _metadata_of(io, remaining)
+        return _metadata_of(io, expired_snapshots) - _metadata_of(io, remaining)
 
     def _has_expired(self, snapshot: IcebergSnapshot) -> bool:
         """Whether the files of an earlier snapshot may be deleted. True for a snapshot that weft did not write."""
@@ -399,14 +399,14 @@ def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
 
 def _with_id(target: IcebergTable, schema: Schema) -> Schema:
     """A schema with the id that it has in the Iceberg table, or the next free id if the table does not have it."""
-    same = [
+    same_schemas = [
         candidate
         for candidate in target.metadata.schemas
         if candidate == schema and set(candidate.identifier_field_ids) == set(schema.identifier_field_ids)
     ]
     current = target.metadata.current_schema_id
-    if same:
-        return next((candidate for candidate in same if candidate.schema_id == current), same[-1])
+    if same_schemas:
+        return next((candidate for candidate in same_schemas if candidate.schema_id == current), same_schemas[-1])
     number = 1 + max(candidate.schema_id for candidate in target.metadata.schemas)
     return Schema(*schema.fields, schema_id=number, identifier_field_ids=schema.identifier_field_ids)
 

@@ -108,8 +108,8 @@ def _bounds(kind: PrimitiveType, ranges: Sequence[ColumnRange]) -> tuple[bytes |
     largest = [column_range.largest for column_range in with_values]
     smallest = None if not least or None in least else to_bytes(kind, _cut(kind, min(least)))
     # Parquet's statistics leave NaN out, and some engines, such as Spark, order it after all numbers.
-    unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
-    longest = None if unknown else _cut_up(kind, max(largest))
+    is_unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
+    longest = None if is_unknown else _cut_up(kind, max(largest))
     return smallest, None if longest is None else to_bytes(kind, longest)
 
 

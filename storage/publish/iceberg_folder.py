@@ -114,15 +114,15 @@ class FolderCatalog(NoopCatalog):
         current = self.load_table(table.name())
         for requirement in requirements:
             requirement.validate(current.metadata)
-        updated = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
+        new_metadata = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
         version = _number(current.metadata_location) + 1
-        if not _put(store, version, updated):
+        if not _put(store, version, new_metadata):
             raise CommitFailedException(f"{place} has changed")
-        versions = {_number(entry.metadata_file) for entry in updated.metadata_log}
+        versions = {_number(entry.metadata_file) for entry in new_metadata.metadata_log}
         first = min(versions, default=version)
         store.delete_many([_metadata_path(number) for number in _versions(store) if number < first])
         return CommitTableResponse.model_validate(
-            {"metadata": updated, "metadata-location": f"{place}/{_metadata_path(version)}"}
+            {"metadata": new_metadata, "metadata-location": f"{place}/{_metadata_path(version)}"}
         )
 
     def _open(self, identifier: str | Identifier) -> tuple[ObjectStore, str]:

@@ -27,12 +27,12 @@ def every_group(_: FileSlice) -> bool:
 
 def find_due(snapshot: Snapshot, policy: DuePolicy, work: Collection[Work] = ALL_WORK) -> Mapping[FileGroup, Due]:
     """Find the file groups of a head snapshot that are due, in order of file group; see `plan_due`."""
-    aged: Collection[int] = ()
+    aged_files: Collection[int] = ()
     if policy.max_age is not None:
         before_ms = snapshot.table_log.clock.now_ms() - policy.max_age // MILLISECOND
-        aged = find_aged(snapshot, before_ms)
+        aged_files = find_aged(snapshot, before_ms)
     bits = snapshot.table_schema.bucket_bits
-    return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, bits=bits, aged=aged, work=work)
+    return plan_due(policy, snapshot.slices, snapshot.files, snapshot.cut.lanes, bits=bits, aged=aged_files, work=work)
 
 
 def only_due(snapshot: Snapshot, policy: DuePolicy | None, only: Only) -> Only:
@@ -49,12 +49,12 @@ def find_aged(snapshot: Snapshot, before_ms: int) -> list[int]:
     state = snapshot.state
     entries_by_commit = {(file.lane, file.seq): [(file.lane, file.seq)] for file in snapshot.files if not file.is_fold}
     entries_by_commit |= {(TABLE_LANE, fold.slot): _first_entries(state, fold) for fold in state.folds}
-    aged = {
+    aged_commits = {
         commit
         for commit, entries in entries_by_commit.items()
         if any(_committed_at(table_log.commit_log, entry) < before_ms for entry in entries)
     }
-    return [position for position, file in enumerate(snapshot.files) if (file.lane, file.seq) in aged]
+    return [position for position, file in enumerate(snapshot.files) if (file.lane, file.seq) in aged_commits]
 
 
 def _first_entries(state: TableState, fold: LiveFold) -> list[tuple[LaneName, int]]:

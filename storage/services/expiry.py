@@ -99,8 +99,8 @@ def expiry_steps(
     head = Snapshot(table_log, *table_log.newest_cut())
     groups = _groups_with_old_logs(head, _log_limit_ms(ttl, now_ms))
     if groups:
-        compacted = yield from compaction_steps(table_log, head, lambda part: part.group in groups, execute)
-        result = replace(result, bytes_read=compacted.bytes_read)
+        compaction_result = yield from compaction_steps(table_log, head, lambda part: part.group in groups, execute)
+        result = replace(result, bytes_read=compaction_result.bytes_read)
         head = Snapshot(table_log, *table_log.newest_cut())
     overdue_groups = set()
     runs = cut_tasks([file_slice for file_slice in head.slices if file_slice.slice is not None], table_log.env.tuning)
@@ -127,8 +127,8 @@ def _log_limit_ms(ttl: Ttl, now_ms: int) -> int:
 
 def _groups_with_old_logs(snapshot: Snapshot, before_ms: int) -> frozenset[FileGroup]:
     """File groups with log rows that were committed before a time."""
-    aged = find_aged(snapshot, before_ms)
-    return frozenset(file_slice.group for file_slice in snapshot.slices if np.isin(file_slice.file, aged).any())
+    aged_files = find_aged(snapshot, before_ms)
+    return frozenset(file_slice.group for file_slice in snapshot.slices if np.isin(file_slice.file, aged_files).any())
 
 
 def _overdue_groups(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits) -> set[FileGroup]:

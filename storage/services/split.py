@@ -109,10 +109,10 @@ def bits_of(buckets: int) -> int:
         raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"give a power of two from 1 to {MAX_BUCKETS}")
     if buckets & (buckets - 1):
         smaller, larger = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
-        near = f"{smaller} or {larger}" if larger <= MAX_BUCKETS else str(smaller)
+        nearest = f"{smaller} or {larger}" if larger <= MAX_BUCKETS else str(smaller)
         raise InvalidInput(
             f"buckets: {buckets} is not a power of two, so its file groups would not be parts of the present ones",
-            hint=f"give {near}",
+            hint=f"give {nearest}",
         )
     return buckets.bit_length() - 1
 

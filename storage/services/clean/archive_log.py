@@ -95,15 +95,15 @@ def archive_log(
     others = {lane: objects for lane, objects in objects_by_lane.items() if lane and lane not in state.lanes}
     candidates += _find_retired_chunks(table_log, others)
     if dry_run:
-        packed = [chunk for chunk in candidates if chunk.may_pack and len(chunk.slots) == chunks.size]
-        return ArchiveResult(sum(len(chunk.slots) for chunk in packed), len(packed))
+        packed_chunks = [chunk for chunk in candidates if chunk.may_pack and len(chunk.slots) == chunks.size]
+        return ArchiveResult(sum(len(chunk.slots) for chunk in packed_chunks), len(packed_chunks))
     # The dict keeps the last chunk of each lane, because chunks ascend.
     _announce(table_log, {chunk.lane: chunks.last_slot(chunk.number) for chunk in candidates if chunk.may_pack})
     entries = archives = 0
     for chunk in candidates:
-        is_new, archived = _pack(table_log, chunk, needed)
+        is_new, is_archived = _pack(table_log, chunk, needed)
         archives += is_new
-        if archived:
+        if is_archived:
             table_log.store.delete_many([slot_path(chunk.lane, seq) for seq in chunk.slots])
             entries += len(chunk.slots)
     return ArchiveResult(entries, archives)
@@ -149,10 +149,10 @@ def _find_retired_chunks(
 
     Such an object is a ghost (A1), or a clean that died left it in a lane that was retired later.
     """
-    archived = list_by_folder(table_log.store, LANE_ARCHIVES) if objects_by_lane else {}
+    archives_by_lane = list_by_folder(table_log.store, LANE_ARCHIVES) if objects_by_lane else {}
     chunks = table_log.commit_log.archives.chunks
-    for lane in sorted(objects_by_lane.keys() & archived.keys()):
-        numbers = {parse_archive(name) for name, _ in archived[lane]}
+    for lane in sorted(objects_by_lane.keys() & archives_by_lane.keys()):
+        numbers = {parse_archive(name) for name, _ in archives_by_lane[lane]}
         by_chunk: dict[int, list[int]] = {}
         for seq in filter(None, (parse_slot(name) for name, _ in objects_by_lane[lane])):
             if chunks.of(seq) in numbers:
@@ -197,10 +197,10 @@ def _announce(table_log: TableLog, last: dict[LaneName, int]) -> None:
     """Publish the last slot of each lane that may be archived, before any slot is archived (A3)."""
 
     def build(newest: TableState) -> CleanIntent | None:
-        archived = {lane: seq for lane, seq in last.items() if seq > newest.archived.get(lane, 0)}
-        if not archived:
+        archived_slots = {lane: seq for lane, seq in last.items() if seq > newest.archived.get(lane, 0)}
+        if not archived_slots:
             return None
-        return CleanIntent(**table_log.header(newest), oldest_retained=newest.oldest_retained, archived=archived)
+        return CleanIntent(**table_log.header(newest), oldest_retained=newest.oldest_retained, archived=archived_slots)
 
     table_log.publish(build)
 
@@ -216,11 +216,11 @@ def _pack(table_log: TableLog, chunk: _Chunk, needed: Needed) -> tuple[bool, boo
     contents = _read_contents(table_log, chunk, needed) if chunk.may_pack else None
     if contents is None:
         return False, False
-    packed = encode_archive(chunk.lane, chunk.number, contents, chunks)
-    if len(packed) > table_log.env.tuning.archive_bytes:
+    archive = encode_archive(chunk.lane, chunk.number, contents, chunks)
+    if len(archive) > table_log.env.tuning.archive_bytes:
         return False, False
     with normalise_errors(path):
-        is_new = table_log.store.put_if_absent(path, packed)
+        is_new = table_log.store.put_if_absent(path, archive)
         data = table_log.store.get(path)
     if data is None:
         raise missing(path)
@@ -268,9 +268,9 @@ def _are_same(chunk: _Chunk, archived_contents: Sequence[bytes], contents: Seque
         return True
     first = chunk.slots[0]
     return all(
-        redacted(archived, chunk.lane, first + i) == redacted(content, chunk.lane, first + i)
-        for i, (archived, content) in enumerate(zip(archived_contents, contents, strict=True))
-        if archived != content
+        redacted(archived_content, chunk.lane, first + i) == redacted(content, chunk.lane, first + i)
+        for i, (archived_content, content) in enumerate(zip(archived_contents, contents, strict=True))
+        if archived_content != content
     )
 
 

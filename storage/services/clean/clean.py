@@ -135,7 +135,7 @@ def run_clean(
     check_arguments(retain, versions, abandon_after, close_after)
     start_time = time.monotonic()
     unfinished = UnfinishedWrites.of(table_log.store)
-    state, aborted = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
+    state, aborted_ids = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
     if not dry_run:
         fence_dead_batches(table_log, state, abandon_after)
         close_silent_queries(table_log, state, close_after)
@@ -153,15 +153,15 @@ def run_clean(
         table_log.commit_log,
         state,
         needed,
-        served=[state.oldest_retained, *(cut.table for _, cut in holders)],
+        prefixes=[state.oldest_retained, *(cut.table for _, cut in holders)],
         pins=pins,
         unfinished=unfinished,
         was_retired=table_log.was_retired,
     )
     sweep = _Sweep(table_log, dry_run=dry_run)
-    sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed))
-    archived = archive_log(table_log, state, needed, [cut for _, cut in holders], dry_run=dry_run)
-    retired = retire_lanes(table_log, state, needed, dry_run=dry_run)
+    sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed_count))
+    archive_result = archive_log(table_log, state, needed, [cut for _, cut in holders], dry_run=dry_run)
+    retired_lanes = retire_lanes(table_log, state, needed, dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
         oldest_retained=state.oldest_retained,
@@ -169,11 +169,11 @@ def run_clean(
         reason=reason,
         deleted=sweep.deleted,
         kept=sweep.kept,
-        archived=archived.entries,
-        archives=archived.archives,
-        retired=tuple(retired),
+        archived=archive_result.entries,
+        archives=archive_result.archives,
+        retired=tuple(retired_lanes),
         held=tuple(holder for holder, _ in holders),
-        aborted=aborted,
+        aborted=aborted_ids,
         foreign=tuple(sweep.foreign),
         foreign_files=sweep.foreign_files,
         listed=tuple(sweep.listed),
@@ -211,18 +211,18 @@ def find_needed(table_log: TableLog) -> CurrentNeeds:
 
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
     """Publish the CLEAN_INTENT (rule C1); returns its slot, 0 if no more snapshots expire, and the state at it."""
-    judged = state
+    newest_state = state
 
     def build(newest: TableState) -> CleanIntent | None:
-        nonlocal judged
-        judged = newest
+        nonlocal newest_state
+        newest_state = newest
         if oldest_retained <= newest.oldest_retained:
             return None
         return CleanIntent(**table_log.header(newest), oldest_retained=oldest_retained)
 
     entry = table_log.publish(build)
     if entry is None:
-        return 0, judged
+        return 0, newest_state
     return entry.seq, table_log.at(entry.seq)
 
 
@@ -232,22 +232,22 @@ def _find_expired_holders(
     """Holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
     now_ms = table_log.clock.now_ms()
     valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now_ms]
-    expired = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
-    return sorted(expired, key=lambda item: item[1].table)
+    expired_holders = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
+    return sorted(expired_holders, key=lambda item: item[1].table)
 
 
-def _find_needed(table_log: TableLog, judged: TableState, held_cuts: Iterable[Cut]) -> Needed:
+def _find_needed(table_log: TableLog, head_state: TableState, held_cuts: Iterable[Cut]) -> Needed:
     """Files and entries that retained snapshots, held snapshots and an open restore need (rule C2)."""
     needed = Needed()
-    state = table_log.at(judged.oldest_retained)
+    state = table_log.at(head_state.oldest_retained)
     needed.add_state(state)
-    for after in range(judged.oldest_retained, judged.head, WINDOW):
-        for entry in read_window(table_log, after, min(after + WINDOW, judged.head)):
+    for after in range(head_state.oldest_retained, head_state.head, WINDOW):
+        for entry in read_window(table_log, after, min(after + WINDOW, head_state.head)):
             following = apply_entries(state, [entry])
             assert following is not None, "a further entry does not end a table"
             state = following
             needed.add_entry(entry, state)
-    needed.add_target(judged)
+    needed.add_target(head_state)
     for cut in held_cuts:
         if state.head != cut.table:
             state = table_log.at(cut.table)

@@ -108,7 +108,7 @@ class UnfinishedWrites:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedObject:
     """An object with a name that weft uses."""
 
     path: Path
@@ -123,7 +123,7 @@ class Garbage:
     """Judges every object of a store except entries and archives. Deletes nothing.
 
     Attributes:
-        listed: Number of the objects that were listed so far.
+        listed_count: Number of the objects that were listed so far.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Garbage:
         state: TableState,
         needed: Needed,
         *,
-        served: Collection[int],
+        prefixes: Collection[int],
         pins: Sequence[ListedPin],
         unfinished: UnfinishedWrites,
         was_retired: Callable[[LaneName], bool],
@@ -145,18 +145,18 @@ class Garbage:
             log: The table's lanes.
             state: The state at the CLEAN_INTENT, or a state that was read before the pins.
             needed: The files and entries that snapshots need.
-            served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
+            prefixes: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
             pins: The pins, listed strictly after ``state``.
             unfinished: Unfinished writes at the beginning of the clean.
             was_retired: Whether a lane that ``state`` does not list was retired; otherwise it was added later.
         """
         self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
-        self._served, self._pins, self._unfinished, self._was_retired = served, pins, unfinished, was_retired
+        self._prefixes, self._pins, self._unfinished, self._was_retired = prefixes, pins, unfinished, was_retired
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
         self._foreign: list[StoredObject] = []
-        self.listed = 0
+        self.listed_count = 0
 
     def judge_all(self) -> Iterator[StoredObject]:
         """Every object except entries and archives, folder by folder.
@@ -208,18 +208,18 @@ class Garbage:
         """Objects of retired lanes, which nothing needs. Lanes that were added meanwhile are left out."""
         lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
         for lane in filter(self._was_retired, lanes):
-            listed = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
+            objects = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
             for folder, kind, names in (
                 (heartbeat_folder(lane), Kind.HEARTBEAT, heartbeats.get(lane, ())),
                 (checkpoint_folder(lane), Kind.CHECKPOINT, checkpoints.get(lane, ())),
             ):
-                listed += self._parse(folder, kind, names)
-            yield from (stored_object.with_verdict(garbage=True) for stored_object in listed)
+                objects += self._parse(folder, kind, names)
+            yield from (stored_object.with_verdict(garbage=True) for stored_object in objects)
 
-    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_Listed]:
+    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_ListedObject]:
         """The log files of a lane and their indexes."""
-        listed = self._parse(log_folder(lane), Kind.LOG, logs)
-        return listed + self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
+        objects = self._parse(log_folder(lane), Kind.LOG, logs)
+        return objects + self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
@@ -257,34 +257,35 @@ class Garbage:
         return named_paths
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
-        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
-        for heartbeat in listed:
+        objects = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
+        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in objects}, self._ends[lane])
+        for heartbeat in objects:
             yield heartbeat.with_verdict(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
         """Sidecars of the table lane. A sidecar that an entry names is never garbage, because entries never are."""
-        listed = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
-        slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
+        objects = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
+        slots = sorted({sidecar.parsed.slot for sidecar in objects if self._is_taken(sidecar.parsed)})
         named_paths: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
             with normalise_errors(slot_path(TABLE_LANE, chunk[0])):
                 data = self._uncached_log().archives.read([(TABLE_LANE, seq) for seq in chunk])
             named_paths.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
-        for sidecar in listed:
+        for sidecar in objects:
             yield sidecar.with_verdict(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named_paths)
 
     def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
-        kept_slots = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
-        for checkpoint in listed:
+        objects = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
+        slots = [checkpoint.parsed.slot for checkpoint in objects]
+        kept_slots = kept_checkpoints(slots, () if lane else self._prefixes)
+        for checkpoint in objects:
             slot = checkpoint.parsed.slot
-            recent = not lane and slot >= self._state.oldest_retained
-            unneeded = slot not in kept_slots and not recent
-            yield checkpoint.with_verdict(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
+            is_recent = not lane and slot >= self._state.oldest_retained
+            is_unneeded = slot not in kept_slots and not is_recent
+            yield checkpoint.with_verdict(garbage=is_unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
 
-    def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
+    def _has_rewritten_folds(self, checkpoint: _ListedObject) -> bool:
         """Whether a checkpoint of the table lane has folds, and so key ranges, from before a BASE that rewrites rows.
 
         A checkpoint that cannot be decoded, for example of another version, counts as one that has.
@@ -337,18 +338,18 @@ class Garbage:
     def _uncached_log(self) -> CommitLog:
         return self._log.uncached()
 
-    def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_Listed]:
+    def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_ListedObject]:
         """Objects of a folder whose names are of a kind. Others are foreign, except the log of a Delta table."""
-        listed = []
+        objects = []
         for name, size in names:
             path = Path(f"{folder}/{name}")
             parsed = parse_path(path)
             if parsed is not None and parsed.kind is kind:
-                listed.append(_Listed(path, size, parsed))
+                objects.append(_ListedObject(path, size, parsed))
             elif not path.startswith(f"{DELTA_LOG}/"):
                 self._foreign.append(StoredObject(path, size, FOREIGN, None))
-        self.listed += len(names)
-        return listed
+        self.listed_count += len(names)
+        return objects
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -72,13 +72,13 @@ def abort_abandoned(
         return state, ()
     limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
     # 0 means all plans, even those whose start time is in the future of this clock.
-    dead = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
+    dead_ids = [plan_id for plan_id, plan in state.plans.items() if not abandon_after or plan.committed_at_ms <= limit]
     if dry_run:
-        remaining = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead}
-        return replace(state, plans=remaining), tuple(dead)
+        remaining = {plan_id: plan for plan_id, plan in state.plans.items() if plan_id not in dead_ids}
+        return replace(state, plans=remaining), tuple(dead_ids)
     reason = f"abandoned: begun more than {abandon_after} ago"
-    aborted = tuple(plan_id for plan_id in dead if abort_plan(table_log, plan_id, reason))
-    return table_log.refresh(), aborted
+    aborted_ids = tuple(plan_id for plan_id in dead_ids if abort_plan(table_log, plan_id, reason))
+    return table_log.refresh(), aborted_ids
 
 
 def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt.timedelta | None) -> None:
@@ -91,15 +91,15 @@ def fence_dead_batches(table_log: TableLog, state: TableState, abandon_after: dt
         return
     lanes = batch_lanes(state)
     limit = table_log.clock.now_ms() - abandon_after // MILLISECOND
-    beats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
+    heartbeats = newest_heartbeats(table_log.store) if lanes and abandon_after else {}
     for lane, last in table_log.last_entries(state, lanes).items():
         if last is None:  # its batch died before its claim; a batch that is alive takes another lane
             fence_after(table_log, lane, last, "a clean, which found a lane that no batch has claimed")
             continue
         if not isinstance(last, Claim) or not last.for_batch:
             continue
-        beat = beats.get(lane)
-        heard_ms = beat.at_ms if beat is not None and beat.epoch == last.epoch else last.committed_at_ms
+        heartbeat = heartbeats.get(lane)
+        heard_ms = heartbeat.at_ms if heartbeat is not None and heartbeat.epoch == last.epoch else last.committed_at_ms
         if not abandon_after or max(heard_ms, last.committed_at_ms) <= limit:
             # Does nothing if the batch has continued.
             fence_after(table_log, lane, last, "a clean, which considered the batch dead")
@@ -111,14 +111,14 @@ def close_silent_queries(table_log: TableLog, state: TableState, close_after: dt
     if close_after is None or not lanes:
         return
     limit = table_log.clock.now_ms() - close_after // MILLISECOND
-    heard = {lane: beat.at_ms for lane, beat in newest_heartbeats(table_log.store).items()}
-    silent = [
+    heard_ms = {lane: beat.at_ms for lane, beat in newest_heartbeats(table_log.store).items()}
+    silent_lanes = [
         lane
         for lane, last in table_log.last_entries(state, lanes).items()
-        if last is not None and max(last.committed_at_ms, heard.get(lane, 0)) <= limit
+        if last is not None and max(last.committed_at_ms, heard_ms.get(lane, 0)) <= limit
     ]
-    if silent:
-        close_lanes(table_log, silent)
+    if silent_lanes:
+        close_lanes(table_log, silent_lanes)
 
 
 def choose_oldest_retained(

@@ -313,10 +313,10 @@ class _Work:
 
     def _still_needed(self, task: CompactionTask, state: TableState) -> CompactionTask | None:
         """The task without file groups that others have compacted; None if it has no others."""
-        overtaken = {task.target(file_slice) for file_slice in task.slices if not _is_unchanged(state, file_slice)}
-        if not overtaken:
+        overtaken_groups = {task.target(part) for part in task.slices if not _is_unchanged(state, part)}
+        if not overtaken_groups:
             return task
-        remaining = tuple(file_slice for file_slice in task.slices if task.target(file_slice) not in overtaken)
+        remaining = tuple(part for part in task.slices if task.target(part) not in overtaken_groups)
         groups = {file_slice.group for file_slice in remaining}
         self.skipped.update((part.group, _OVERTAKEN) for part in task.slices if part.group not in groups)
         return replace(task, slices=remaining) if remaining else None
@@ -371,10 +371,10 @@ class _Publisher:
         self.bytes_written += size
         if work is None:
             return
-        full = self._pending_bytes >= self.table_log.env.tuning.compaction_part_bytes
+        is_full = self._pending_bytes >= self.table_log.env.tuning.compaction_part_bytes
         # Other compactions must see what is done. On a cluster the results of many tasks come together: one entry.
         publish_now = work.shared and len(work.running) < _AT_ONCE
-        if publish_now or full or not (work.pending or work.running):
+        if publish_now or is_full or not (work.pending or work.running):
             self._publish(plan, work)
 
     def finish(self, plan: ServicePlan, work: _Work | None) -> None:
@@ -404,31 +404,32 @@ class _Publisher:
         )
 
     def _publish(self, plan: ServicePlan, work: _Work | None) -> None:
-        offered = {slice_file.group: slice_file for slice_file in self._pending}
+        offered_slices = {slice_file.group: slice_file for slice_file in self._pending}
         self._pending, self._pending_bytes = [], 0
         plan.unpublished.clear()  # from here on an entry may name the files: only cleaning may delete them
-        accepted: dict[FileGroup, SliceFile] = {}
+        accepted_slices: dict[FileGroup, SliceFile] = {}
         reason = _OVERTAKEN
 
         def build(state: TableState) -> Base | Abort | None:
             # Rule K3: publish only slices whose parent is still the newest slice. Called again after every lost race.
             nonlocal reason
-            accepted.clear()
+            accepted_slices.clear()
             if plan.plan_id not in state.plans:
                 reason = PLAN_CLOSED
                 return None
-            reserved = must_yield(self.table_log, state, reserves=plan.reserves)
-            reason = RESERVED if reserved else _OVERTAKEN
-            if not reserved:
-                followers = may_follow(state.slices, state.folded_groups, list(offered.values()))
-                accepted.update((slice_file.group, slice_file) for slice_file in followers)
-            if self.rewriting is not None and self.rewriting.all_or_nothing and len(accepted) < len(offered):
-                accepted.clear()
+            is_reserved = must_yield(self.table_log, state, reserves=plan.reserves)
+            reason = RESERVED if is_reserved else _OVERTAKEN
+            if not is_reserved:
+                followers = may_follow(state.slices, state.folded_groups, list(offered_slices.values()))
+                accepted_slices.update((slice_file.group, slice_file) for slice_file in followers)
+            all_or_nothing = self.rewriting is not None and self.rewriting.all_or_nothing
+            if all_or_nothing and len(accepted_slices) < len(offered_slices):
+                accepted_slices.clear()
             header = self.table_log.header(state)
             last = work is None or work.is_last(state)
-            if accepted:
-                slices = list(accepted.values())
-                covered = covered_up_to(state, accepted, self.with_logs, self.target) if last else {}
+            if accepted_slices:
+                slices = list(accepted_slices.values())
+                covered = covered_up_to(state, accepted_slices, self.with_logs, self.target) if last else {}
                 return Base(
                     **header,
                     plan_id=plan.plan_id,
@@ -438,25 +439,25 @@ class _Publisher:
                     rewrites=self.rewriting.description if self.rewriting is not None else "",
                 )
             if last:
-                return Abort(**header, plan_id=plan.plan_id, reason=RESERVED if reserved else _ALL_OVERTAKEN)
+                return Abort(**header, plan_id=plan.plan_id, reason=RESERVED if is_reserved else _ALL_OVERTAKEN)
             return None
 
         entry = self.table_log.publish(build)
         self._plan_ended = isinstance(entry, Abort) or (isinstance(entry, Base) and entry.last)
         if isinstance(entry, Base):
             self.entry = entry.seq
-        for group, slice_file in offered.items():
-            if group in accepted:
+        for group, slice_file in offered_slices.items():
+            if group in accepted_slices:
                 self.done.append(group)
                 self.rows += slice_file.base_rows
                 self.overflows.update(slice_file.overflows)
             else:
                 self.skipped[group] = reason
-        published_files = _written_files(accepted.values(), plan)
-        offered_files = _written_files(offered.values(), plan)
-        dropped = {path: file for path, file in offered_files.items() if path not in published_files}
-        self.bytes_dropped += sum(file.size for file in dropped.values())
-        delete_files(self.table_log.store, dropped)
+        published_files = _written_files(accepted_slices.values(), plan)
+        offered_files = _written_files(offered_slices.values(), plan)
+        dropped_files = {path: file for path, file in offered_files.items() if path not in published_files}
+        self.bytes_dropped += sum(file.size for file in dropped_files.values())
+        delete_files(self.table_log.store, dropped_files)
 
 
 def _is_unchanged(state: TableState, file_slice: FileSlice) -> bool:

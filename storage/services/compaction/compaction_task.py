@@ -193,9 +193,11 @@ def _order_by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arra
     rows, ((sources,), targets) = join_rows([part for part in parts if part]), (step.runs, step.targets)
     if not rows or [target for target, _ in targets] == [source.group for source in sources]:
         return rows
-    numbered = names.SLICE_ORDINAL in rows
+    has_ordinals = names.SLICE_ORDINAL in rows
     ordinal = (
-        np.asarray(rows[names.SLICE_ORDINAL]) if numbered else np.zeros(len(rows[task.schema.sort_column]), np.int64)
+        np.asarray(rows[names.SLICE_ORDINAL])
+        if has_ordinals
+        else np.zeros(len(rows[task.schema.sort_column]), np.int64)
     )
     bits, partitions = targets[0][0].bits, sorted({target.partition for target, _ in targets})
     partition = np.array([partitions.index(source.group.partition) for source in sources], np.int64)
@@ -224,9 +226,9 @@ class _Files:
 
     def write(self, stitched: Stitched) -> None:
         """Append rows to the current slice."""
-        for i, (writer, unchanged) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
-            rows = self._change(unchanged)
-            self._left_out[i] += _count(self._task.schema, unchanged) - _count(self._task.schema, rows)
+        for i, (writer, original_rows) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
+            rows = self._change(original_rows)
+            self._left_out[i] += _count(self._task.schema, original_rows) - _count(self._task.schema, rows)
             self._statistics.add(rows)
             writer.write(rows)
 
@@ -241,8 +243,8 @@ class _Files:
         count = len(step.targets)
         statistics = [SliceStatistics(self._task.schema) for _ in step.targets]
         parts, left_out = list[list[FilePart | None]](), list[list[int]]()
-        for writer, unchanged in ((self._base, visible), (self._shadow, hidden)):
-            rows = self._change(unchanged)
+        for writer, original_rows in ((self._base, visible), (self._shadow, hidden)):
+            rows = self._change(original_rows)
             sizes = _sizes(rows, count)
             bounds = np.cumsum([0, *sizes]).tolist()
             columns = {name: rows[name] for name in statistics[0].reads if name in rows}
@@ -250,11 +252,12 @@ class _Files:
                 if end > first:
                     statistics[i].add({name: column.slice(first, end - first) for name, column in columns.items()})
             parts.append(writer.write_parts(rows, sizes))
-            left_out.append([size - new_size for size, new_size in zip(_sizes(unchanged, count), sizes, strict=True)])
-        for (group, sources), of_slice, base, shadow, counts in zip(
+            old_sizes = _sizes(original_rows, count)
+            left_out.append([old - new for old, new in zip(old_sizes, sizes, strict=True)])
+        for (group, sources), slice_statistics, base, shadow, counts in zip(
             step.targets, statistics, *parts, zip(*left_out, strict=True), strict=True
         ):
-            self._slices.append(_WrittenSlice(group, sources, base, shadow, of_slice, counts))
+            self._slices.append(_WrittenSlice(group, sources, base, shadow, slice_statistics, counts))
 
     def _change(self, rows: Arrays) -> Arrays:
         change = self._task.change
@@ -275,8 +278,8 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
     """Write all slices of a task into the same files."""
     targets, steps, first_slice = task.targets(), _steps(task), task.slices[0]
     rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
-    continued = targets[0][0] == first_slice.group and not first_slice.shared
-    if not shared and task.change is None and task.schema.overlays and continued:
+    is_same_group = targets[0][0] == first_slice.group and not first_slice.shared
+    if not shared and task.change is None and task.schema.overlays and is_same_group:
         new_slice = _write_overlaid_slice(task, rows, first_slice, loaded)
         if new_slice is not None:
             return [new_slice]
@@ -287,9 +290,9 @@ def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
         for step in steps:
             stitched = _rows_of(task, rows, step)
             if step.in_memory:
-                merged = list(stitched)
-                visible = _order_by_target(task, step, [rows.visible for rows in merged])
-                hidden = _order_by_target(task, step, [rows.hidden for rows in merged])
+                stitched_parts = list(stitched)
+                visible = _order_by_target(task, step, [rows.visible for rows in stitched_parts])
+                hidden = _order_by_target(task, step, [rows.hidden for rows in stitched_parts])
                 files.write_slices(step, visible, hidden)
             else:
                 ((group, sources),) = step.targets
@@ -371,8 +374,8 @@ def _slice_file(
 
 def rows_of_parts(schema: TableSchema, stitched: Stitched, parts: Sequence[FileGroup]) -> list[Stitched]:
     """Divide rows of a file group among some of its parts, which have equal bits."""
-    divided = [_divide(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
-    return [Stitched(visible, hidden) for visible, hidden in zip(*divided, strict=True)]
+    divided_rows = [_divide(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
+    return [Stitched(visible, hidden) for visible, hidden in zip(*divided_rows, strict=True)]
 
 
 def _divide(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[FileGroup]) -> list[dict[str, pa.Array]]:

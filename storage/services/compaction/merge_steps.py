@@ -95,13 +95,13 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
     units_in_order = list(units.values())
     sizes = []
     for (_, sources), *_ in units_in_order:
-        small = together and all(_may_join(env, schema, file_slice) for file_slice in sources)
-        sizes.append(sum(group_bytes(schema, file_slice) for file_slice in sources) if small else limit + 1)
+        is_small = together and all(_may_join(env, schema, file_slice) for file_slice in sources)
+        sizes.append(sum(group_bytes(schema, file_slice) for file_slice in sources) if is_small else limit + 1)
     steps = []
     for run in cut_by_size(list(zip(units_in_order, sizes, strict=True)), sizes, limit):
         step_targets = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
         run_sources = tuple(file_slice for unit, _ in run for file_slice in unit[0][1])
-        merged = run[0][1] <= limit
-        runs = (run_sources,) if merged else tuple((file_slice,) for file_slice in run_sources)
+        is_merged = run[0][1] <= limit
+        runs = (run_sources,) if is_merged else tuple((file_slice,) for file_slice in run_sources)
         steps.append(MergeStep(runs, step_targets))
     return steps

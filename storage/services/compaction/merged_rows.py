@@ -117,11 +117,11 @@ class MergedRows:
         """
         slices = [file_slice.slice for file_slice in run]
         if len(run) > 1:
-            (combined,) = self._ranges[run[0].group]
+            (combined_slice,) = self._ranges[run[0].group]
             reader = replace(self._reader, last=None)
             base = self._in_run([part.base if part is not None else None for part in slices], slices, reader.base)
             shadow = self._in_run([part.shadow if part is not None else None for part in slices], slices, reader.shadow)
-            yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined))
+            yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined_slice))
             return
         stitch = self._stitch(run)
         for key_range, logs in self.logs(run[0]):
@@ -144,10 +144,11 @@ class MergedRows:
             for rows in read([slices[position] for position in positions]):
                 ordinal = np.asarray(rows.get(names.SLICE_ORDINAL, np.zeros(_count(rows), np.int64)))
                 parts.append({**rows, names.SLICE_ORDINAL: pa.array(np.array(positions, np.int64)[ordinal])})
-        merged = join_rows(parts)
+        merged_rows = join_rows(parts)
         if len(positions_by_file) > 1:
-            merged = take_rows(merged, np.argsort(np.asarray(merged[names.SLICE_ORDINAL]), kind="stable"))
-        return merged or None
+            order = np.argsort(np.asarray(merged_rows[names.SLICE_ORDINAL]), kind="stable")
+            merged_rows = take_rows(merged_rows, order)
+        return merged_rows or None
 
     def _stitch(self, run: Sequence[FileSlice]) -> Stitch:
         schema, ordinal_column = self._schema, (names.SLICE_ORDINAL,) if len(run) > 1 else ()

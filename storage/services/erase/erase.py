@@ -113,7 +113,7 @@ def erase(
     description = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
     outcome = _rewrite(table_log, search, description, execute, progress)
     released = tuple(name for name in holders.savepoints if _release(table_log, name))
-    for pin in (*holders.pins, *holders.late):
+    for pin in (*holders.pins, *holders.late_pins):
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
     clean_result = _clean(table_log, progress, expire=expire_snapshots)
@@ -130,7 +130,7 @@ def erase(
         file_groups=len(outcome.groups),
         released=released,
         broken=tuple(dependent for name in released if (dependent := find_dependent(holders.savepoints[name]))),
-        unpinned=tuple(pin.owner for pin in (*holders.pins, *holders.late)),
+        unpinned=tuple(pin.owner for pin in (*holders.pins, *holders.late_pins)),
         aborted=aborted,
         deleted=clean_result.deleted,
         redacted=redaction.entries,
@@ -150,15 +150,14 @@ class _KeyHolders:
     Attributes:
         savepoints: Savepoints by name.
         pins: Pins that have not expired.
-        late: Pins that were written after their snapshots had expired. Nothing can be read with them, but they keep
-            log entries.
-        retained: The oldest retained prefix of the table lane if retained snapshots have the keys, else 0.
+        late_pins: Pins that were written after their snapshots had expired. They only keep log entries.
+        retained_from: The oldest retained prefix of the table lane if retained snapshots have the keys, else 0.
     """
 
     savepoints: Mapping[str, LiveSavepoint]
     pins: tuple[Pin, ...]
-    late: tuple[Pin, ...]
-    retained: int
+    late_pins: tuple[Pin, ...]
+    retained_from: int
 
     def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
         """Refuse the erase if something would break that the caller did not allow to break (rule X1).
@@ -169,7 +168,7 @@ class _KeyHolders:
         parts, hints = [], []
         savepoints = {} if release_savepoints else self.savepoints
         pins = () if expire_snapshots else self.pins
-        retained = 0 if expire_snapshots else self.retained
+        retained_from = 0 if expire_snapshots else self.retained_from
         if savepoints:
             descriptions = [
                 f"{name} ({dependent} needs it)" if (dependent := find_dependent(savepoint)) else name
@@ -179,9 +178,11 @@ class _KeyHolders:
             hints.append("release the savepoints, or allow it: release_savepoints (--release-savepoints)")
         if pins:
             parts.append(f"pins of {', '.join(pin.owner for pin in pins)}")
-        if retained:
-            parts.append(f"snapshots from entry {retained} of the table lane on, which are retained for time travel")
-        if pins or retained:
+        if retained_from:
+            parts.append(
+                f"snapshots from entry {retained_from} of the table lane on, which are retained for time travel"
+            )
+        if pins or retained_from:
             hints.append("expire them: expire_snapshots (--expire-snapshots)")
         if parts:
             raise StillRetained(
@@ -189,7 +190,7 @@ class _KeyHolders:
                 hint="; ".join(hints),
                 savepoints=tuple(savepoints),
                 pins=tuple(pin.owner for pin in pins),
-                snapshots=bool(retained),
+                snapshots=bool(retained_from),
             )
 
 
@@ -210,14 +211,14 @@ def _find_key_holders(table_log: TableLog, search: KeySearch) -> _KeyHolders:
 def _key_holders_at(table_log: TableLog, search: KeySearch, state: TableState, cut: Cut) -> _KeyHolders:
     # A retained snapshot has a key only if the oldest one, read with all later commits, has it.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
-    retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
+    is_retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
     savepoints = {name: item for name, item in state.savepoints.items() if _has_keys(table_log, search, item.at)}
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
     return _KeyHolders(
         savepoints,
         pins=tuple(pin for pin, has_keys in pins if has_keys),
-        late=tuple(pin for pin, has_keys in pins if has_keys is None),
-        retained=state.oldest_retained if retained else 0,
+        late_pins=tuple(pin for pin, has_keys in pins if has_keys is None),
+        retained_from=state.oldest_retained if is_retained else 0,
     )
 
 

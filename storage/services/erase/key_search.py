@@ -118,9 +118,10 @@ class KeySearch:
             CorruptData: A file is missing or damaged.
         """
         folds = [file for fold in state.folds for file in fold.files]
-        indexed = [*zip(folds, table_log.commit_log.indexes(folds), strict=True)]
-        indexed += [(live.file, live.index) for live in table_log.committed_files(state, state.covered, lanes)]
-        return [file.file.path for file, index in indexed if self._in_log_file(file, index)]
+        indexed_files = [*zip(folds, table_log.commit_log.indexes(folds), strict=True)]
+        committed_files = table_log.committed_files(state, state.covered, lanes)
+        indexed_files += [(live_file.file, live_file.index) for live_file in committed_files]
+        return [file.file.path for file, index in indexed_files if self._in_log_file(file, index)]
 
     def _in_slice_file(self, file: FileRef, footer: Footer) -> bool:
         spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))

@@ -104,12 +104,12 @@ def _redactions(
         have_key = [search.in_json(content) for content in contents]
         if not any(have_key):
             continue
-        unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
-        if parsed.kind is Kind.ARCHIVE and not all(unneeded):
+        are_unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
+        if parsed.kind is Kind.ARCHIVE and not all(are_unneeded):
             # Nothing needed the entries when they were archived, which may be later than `needs`.
             needs = find_needed(table_log)
-            unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
-        if not any(has_key and is_unneeded for has_key, is_unneeded in zip(have_key, unneeded, strict=True)):
+            are_unneeded = _unneeded(table_log, contents, parsed.lane, first, needs)
+        if not any(has_key and is_unneeded for has_key, is_unneeded in zip(have_key, are_unneeded, strict=True)):
             continue
         # Redact all entries of an archive, not only those with these keys. Then a late request, after that of another
         # erase, does not bring a key back.
@@ -119,7 +119,7 @@ def _redactions(
             contents,
             [
                 redacted(content, parsed.lane, first + i) if is_unneeded else content
-                for i, (content, is_unneeded) in enumerate(zip(contents, unneeded, strict=True))
+                for i, (content, is_unneeded) in enumerate(zip(contents, are_unneeded, strict=True))
             ],
         )
 

@@ -110,8 +110,8 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
                 yield task.bytes
             folds = [fold for file in files for fold in file.folds]
             published_groups, reason = _publish(table_log, snapshot, plan, files)
-        unused = [part.file for part in files if part.file is not None and not part.has_any(published_groups)]
-        delete_files(table_log.store, (stored_file.path for file in unused for stored_file in file.objects))
+        unused_files = [part.file for part in files if part.file is not None and not part.has_any(published_groups)]
+        delete_files(table_log.store, (stored_file.path for file in unused_files for stored_file in file.objects))
     files_read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
     published_files = [part.file.file for part in files if part.file is not None and part.has_any(published_groups)]
     return FoldResult(
@@ -132,32 +132,32 @@ def _publish(
     """Publish the FOLD (rule F3); returns its file groups, and why the others were left out."""
     fold_end = dict(snapshot.cut.lanes)
     folds = [fold for file in files for fold in file.folds]
-    accepted: list[GroupFold] = []
+    accepted_folds: list[GroupFold] = []
     reason = _OVERTAKEN
 
     def build(state: TableState) -> Fold | Abort | None:
         nonlocal reason
-        accepted.clear()
+        accepted_folds.clear()
         if plan.plan_id not in state.plans:
             reason = PLAN_CLOSED
             return None
-        overlapped = state.overlapped([fold.group for fold in folds])
-        accepted.extend(
-            fold for fold in folds if fold.group not in overlapped and may_publish(state, fold.folded, fold_end)
+        overlapped_groups = state.overlapped([fold.group for fold in folds])
+        accepted_folds.extend(
+            fold for fold in folds if fold.group not in overlapped_groups and may_publish(state, fold.folded, fold_end)
         )
         header = table_log.header(state)
-        if not accepted:
+        if not accepted_folds:
             return Abort(**header, plan_id=plan.plan_id, reason="compactions or other folds published all of it first")
-        groups = frozenset(fold.group for fold in accepted)
-        is_complete = len(accepted) == len(folds) and still_covered(snapshot.state, state, fold_end)
+        groups = frozenset(fold.group for fold in accepted_folds)
+        is_complete = len(accepted_folds) == len(folds) and still_covered(snapshot.state, state, fold_end)
         return Fold(
             **header,
             plan_id=plan.plan_id,
             to=fold_end,
             covered=fold_end if is_complete else {},
             files=[part.file for part in files if part.file is not None and part.has_any(groups)],
-            file_groups=[fold.folded for fold in accepted],
+            file_groups=[fold.folded for fold in accepted_folds],
         )
 
     table_log.publish(build)
-    return frozenset(fold.group for fold in accepted), reason
+    return frozenset(fold.group for fold in accepted_folds), reason

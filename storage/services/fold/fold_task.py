@@ -67,10 +67,13 @@ class FoldTask(SnapshotTask):
         runs = list(self._runs(together=not loaded))
         ranges = [combine_slices(run) for run in runs]
         logs = LogReader(self.env, schema, self.files, ranges, [read_columns] * len(ranges), loaded)
-        collapsed = (
-            (run, logs.collapse(combined, schema.groups, columns)) for run, combined in zip(runs, ranges, strict=True)
+        collapsed_runs = (
+            (run, logs.collapse(combined_slice, schema.groups, columns))
+            for run, combined_slice in zip(runs, ranges, strict=True)
         )
-        states = [([file_slice.group for file_slice in run], state) for run, state in collapsed if state is not None]
+        states = [
+            ([file_slice.group for file_slice in run], state) for run, state in collapsed_runs if state is not None
+        ]
         file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 

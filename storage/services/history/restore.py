@@ -153,8 +153,8 @@ def _undo_point_of_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequenc
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
         # Only entries up to here are certain: by their writer's clock, later ones were committed after the limit.
-        agreed = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
-        return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
+        agreed_ends = table_log.last_while(last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
+        return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed_ends))
 
     return find
 

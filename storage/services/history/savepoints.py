@@ -56,26 +56,26 @@ def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str
     _check_name(name)
     if name in table_log.refresh().savepoints:
         raise _name_conflict(name)
-    created: dict[str, tuple[TableLog, str]] = {}
+    created_savepoints: dict[str, tuple[TableLog, str]] = {}
     try:
         references: dict[str, KeptReference] = {}
         for bound in snapshot.references:
             other_log, cut = bound.files.table_log, bound.files.at
-            if other_log.store.uri not in created:
+            if other_log.store.uri not in created_savepoints:
                 # A random part, because another process may make a savepoint of the same name at the same time.
                 other_name = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
                 _publish(other_log, other_name, cut, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
-                created[other_log.store.uri] = (other_log, other_name)
-            _, other_name = created[other_log.store.uri]
+                created_savepoints[other_log.store.uri] = (other_log, other_name)
+            _, other_name = created_savepoints[other_log.store.uri]
             kept = KeptReference(table=cut.table, lanes=dict(cut.lanes), savepoint=other_name)
             references[bound.reference.name] = kept
     except TableError:
-        _release_all(created)
+        _release_all(created_savepoints)
         raise
     try:
         entry = _publish(table_log, name, snapshot.at, note, references)
     except (Conflict, SnapshotExpired):
-        _release_all(created)
+        _release_all(created_savepoints)
         raise  # after any other error the savepoint may exist, and need those of the referenced tables
     return SavepointInfo(name, snapshot.cut, note, entry.committed_at_ms)
 
@@ -93,8 +93,8 @@ def _check_name(name: str) -> None:
         )
 
 
-def _release_all(created: Mapping[str, tuple[TableLog, str]]) -> None:
-    for log, name in created.values():
+def _release_all(created_savepoints: Mapping[str, tuple[TableLog, str]]) -> None:
+    for log, name in created_savepoints.values():
         _release(log, name)
 
 

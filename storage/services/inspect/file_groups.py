@@ -88,12 +88,12 @@ def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]
         ]
         yield from (StoredFile(file.path, kind, rows, file.rows, file.size) for kind, file, rows in files if file)
     for number in np.unique(file_slice.file).tolist():
-        live, is_in_file = snapshot.files[number], file_slice.file == number
-        log = live.file.file
-        kind: _Kind = "fold" if live.is_fold else "log"
+        log_file, is_in_file = snapshot.files[number], file_slice.file == number
+        log = log_file.file.file
+        kind: _Kind = "fold" if log_file.is_fold else "log"
         block, start, rows = file_slice.block[is_in_file], file_slice.start[is_in_file], file_slice.rows[is_in_file]
         blocks = tuple(zip(block.tolist(), start.tolist(), rows.tolist(), strict=True))
-        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, blocks)
+        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, log_file.lane, log_file.seq, blocks)
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:

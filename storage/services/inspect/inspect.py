@@ -401,8 +401,8 @@ def _published_files(entry: Entry) -> tuple[list[FileRef], int | None]:
     """Distinct files that an entry makes visible, and their number of rows; None for kinds without files."""
     match entry:
         case Base():
-            shared = {file.path: file for slice_file in entry.slices for file in slice_file.objects}
-            return list(shared.values()), sum(slice_file.base_rows for slice_file in entry.slices)
+            files_by_path = {file.path: file for slice_file in entry.slices for file in slice_file.objects}
+            return list(files_by_path.values()), sum(slice_file.base_rows for slice_file in entry.slices)
         case Fold() | Data():
             files = [file.file for file in entry.files]
             return files, sum(file.rows for file in files)
@@ -446,14 +446,14 @@ def _detail(entry: Entry) -> str:
             return f"mark: times before it are settled, with {counted(sum(entry.lanes.values()), 'entry')} of lanes"
         case CleanIntent():
             ends = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
-            archived = f"; old entries may be archived up to {ends}" if ends else ""
-            return f"snapshots before entry {entry.oldest_retained} expire{archived}"
+            archive_text = f"; old entries may be archived up to {ends}" if ends else ""
+            return f"snapshots before entry {entry.oldest_retained} expire{archive_text}"
         case Claim():
             barrier = f" for entry {entry.intent} of the table lane" if entry.intent else ""
             purpose = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
             return f"claim {entry.epoch} by {entry.owner}{barrier}{purpose}"
         case Data():
             batch = f", batch {entry.batch}" if entry.query_id else ""
-            ignored = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""
-            return f"stream {entry.stream}{batch}{ignored}"
+            ignored_text = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""
+            return f"stream {entry.stream}{batch}{ignored_text}"
     return _DETAIL[entry.kind].format_map(entry)

@@ -120,7 +120,7 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: 
     with_base = [file_slice for file_slice in slices if file_slice.base_bytes]
     base_bytes = sum(file_slice.base_bytes for file_slice in slices)
     reads = [read_amplification(file_slice, files) for file_slice in with_base]
-    fetched = sum(factor * file_slice.base_bytes for factor, file_slice in zip(reads, with_base, strict=True))
+    fetched_bytes = sum(factor * file_slice.base_bytes for factor, file_slice in zip(reads, with_base, strict=True))
     due = None if policy is None else find_due(snapshot, policy).values()
     entries = {TABLE_LANE: state.head, **snapshot.cut.lanes}
     bits = snapshot.table_schema.bucket_bits
@@ -135,7 +135,7 @@ def measure(snapshot: Snapshot, policy: DuePolicy | None = None, *, watermarks: 
         base_rows=sum(file_slice.slice.base_rows for file_slice in slices if file_slice.slice),
         base_bytes=base_bytes,
         log_bytes=sum(file_slice.log_bytes for file_slice in slices),
-        read_amplification=fetched / base_bytes if base_bytes else None,
+        read_amplification=fetched_bytes / base_bytes if base_bytes else None,
         max_read_amplification=max(reads, default=None),
         due_groups=None if due is None else len(due),
         due_bytes=None if due is None else sum(work.bytes for work in due),
@@ -169,8 +169,8 @@ def sample(snapshot: Snapshot, *, max_files: int = SAMPLED_FILES, max_events: in
         StoreUnavailable: The store does not answer.
     """
     candidates = [file_slice for file_slice in snapshot.slices if 0 < int(file_slice.rows.sum()) <= max_events]
-    sampled = max(candidates, key=lambda file_slice: int(file_slice.rows.sum()), default=None)
-    counts = np.zeros(3, np.int64) if sampled is None else _count_arrivals(snapshot, sampled)
+    sampled_slice = max(candidates, key=lambda file_slice: int(file_slice.rows.sum()), default=None)
+    counts = np.zeros(3, np.int64) if sampled_slice is None else _count_arrivals(snapshot, sampled_slice)
     events, late, ties = counts.tolist()
     return TableSample(_fill(snapshot, max_files), events, late, ties)
 
@@ -232,14 +232,14 @@ def _arrivals_of_group(ranges: Sequence[LogRange], group: Group) -> Counts:
         values = [column.filter(pa.array(~has_no_version)) for column in values]
     if not len(vector):
         return np.zeros(3, np.int64)
-    order, ordered = keys.in_order(vector)
-    starts = keys.run_starts(ordered)
+    order, ordered_keys = keys.in_order(vector)
+    starts = keys.run_starts(ordered_keys)
     ordinal = np.zeros(len(order), np.int64)
     ordinal[starts[1:]] = 1
     dense = np.unique(ordering.ranks(values), return_inverse=True)[1][order]
     # One number for (key, version): its running maximum never falls back to an earlier key.
     version = np.cumsum(ordinal) * (len(order) + 1) + dense
     highest = np.maximum.accumulate(version)[:-1]
-    repeated = ordinal[1:] == 0
-    late, ties = repeated & (version[1:] < highest), repeated & (version[1:] == highest)
+    is_repeated = ordinal[1:] == 0
+    late, ties = is_repeated & (version[1:] < highest), is_repeated & (version[1:] == highest)
     return np.array([len(order), late.sum(), ties.sum()], np.int64)

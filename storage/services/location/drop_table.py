@@ -44,18 +44,18 @@ def drop_table(table_log: TableLog) -> Dropped:
         )
     now_ms = table_log.clock.now_ms()
     heartbeats = newest_heartbeats(table_log.store).values()
-    live = sorted(heartbeat.lane for heartbeat in heartbeats if now_ms - heartbeat.at_ms <= SILENT_AFTER_MS)
-    if live:
+    live_lanes = sorted(heartbeat.lane for heartbeat in heartbeats if now_ms - heartbeat.at_ms <= SILENT_AFTER_MS)
+    if live_lanes:
         raise Conflict(
-            f"the table at {table_log.store.uri} has live writers, of the lanes {', '.join(live)}",
+            f"the table at {table_log.store.uri} has live writers, of the lanes {', '.join(live_lanes)}",
             hint="stop them first; fence one that seems dead: weft fence, or CALL weft.system.fence",
         )
     store = table_log.store
     sizes = {Path(f"{folder}/{path}"): size for folder in _FOLDERS for path, size in store.list(Path(folder))}
     log = [path for path in sizes if path.startswith((lane_folder(TABLE_LANE), archive_folder(TABLE_LANE)))]
     first = [path for path in log if path in {slot_path(TABLE_LANE, 1), archive_path(TABLE_LANE, 1)}]
-    interrupted = [path for path, _ in store.leftovers() if path.split("/")[0] in _FOLDERS]
-    store.delete_many([*interrupted, *sorted(sizes.keys() - log)])
+    temporary_files = [path for path, _ in store.leftovers() if path.split("/")[0] in _FOLDERS]
+    store.delete_many([*temporary_files, *sorted(sizes.keys() - log)])
     store.delete_many(sorted(set(log) - set(first)))
     store.delete_many(first)
     if isinstance(store, LocalStore):

@@ -38,16 +38,18 @@ def resolve_references(env: Environment, config: TableConfig, existing: Collecti
         if reference.name in ids:
             continue
         state = referenced_state(env, reference)
-        referenced = state.schema
-        check_reference(schema, reference, referenced)
-        columns = reference.columns or tuple(name for name in referenced.column_by_name if name not in referenced.key)
+        referenced_schema = state.schema
+        check_reference(schema, reference, referenced_schema)
+        columns = reference.columns or tuple(
+            name for name in referenced_schema.column_by_name if name not in referenced_schema.key
+        )
         reference_config = config.references[reference.name]
         resolved_configs[reference.name] = reference_config.model_copy(update={"columns": list(columns)})
         ids[reference.name] = state.table_id
     # Built again, because the names of the columns may clash.
-    resolved = build_schema(config.model_copy(update={"references": resolved_configs}))
-    references = tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved.references)
-    return replace(resolved, references=references)
+    resolved_schema = build_schema(config.model_copy(update={"references": resolved_configs}))
+    references = tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved_schema.references)
+    return replace(resolved_schema, references=references)
 
 
 def referenced_state(env: Environment, reference: Reference) -> TableState:

@@ -71,14 +71,14 @@ def apply_changes(
 def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
     config_before, config = configuration(schema), configuration(schema)
     change.edit(config, schema)
-    resolved = change.name if isinstance(change, AddReference | DropReference) else None
-    others = [reference for reference in schema.references if reference.name != resolved]
+    changed_reference = change.name if isinstance(change, AddReference | DropReference) else None
+    others = [reference for reference in schema.references if reference.name != changed_reference]
     edited = resolve_references(env, load_config(config), others)
     if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(config_before)) is not None:
         check_same(
             f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(edited)) or {}
         )
-    existing = schema.reference_by_name.get(resolved or "")
+    existing = schema.reference_by_name.get(changed_reference or "")
     if isinstance(change, AddReference) and existing and edited.reference(change.name).table_id != existing.table_id:
         raise Conflict(
             f"reference {change.name!r} already exists, to another table that was at {change.table} before",
@@ -98,8 +98,8 @@ def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableS
             columns.append(replace(column, since=slot, changed=slot))
             continue
         assert old_column.id == column.id, "ids never change"
-        same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
+        is_same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
         # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
-        changed = replace(column, since=old_column.since, changed=slot)
-        columns.append(replace(old_column, comment=column.comment) if same else changed)
+        changed_column = replace(column, since=old_column.since, changed=slot)
+        columns.append(replace(old_column, comment=column.comment) if is_same else changed_column)
     return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)

@@ -40,15 +40,17 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
 
     def execute(tasks: Iterable[Task[T]], /) -> Iterator[T]:
         source = iter(tasks)
-        submitted: deque[tuple[Future[T], int]] = deque()
+        submitted_tasks: deque[tuple[Future[T], int]] = deque()
         next_task: Task[T] | None = None
         pool = ThreadPoolExecutor(threads, thread_name_prefix="weft-task")
         try:
             while True:
-                while submitted and submitted[0][0].done():
-                    yield submitted.popleft()[0].result()
-                running = {future: task_bytes for future, task_bytes in submitted if not future.done()}
-                has_failed = any(future not in running and future.exception() is not None for future, _ in submitted)
+                while submitted_tasks and submitted_tasks[0][0].done():
+                    yield submitted_tasks.popleft()[0].result()
+                running = {future: task_bytes for future, task_bytes in submitted_tasks if not future.done()}
+                has_failed = any(
+                    future not in running and future.exception() is not None for future, _ in submitted_tasks
+                )
                 while len(running) < threads and not has_failed:
                     if next_task is None:
                         next_task = next(source, None)
@@ -58,10 +60,10 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
                     if running and memory_bytes is not None and task_bytes + sum(running.values()) > memory_bytes:
                         break
                     future = pool.submit(next_task.run)
-                    submitted.append((future, task_bytes))
+                    submitted_tasks.append((future, task_bytes))
                     running[future] = task_bytes
                     next_task = None
-                if not submitted:
+                if not submitted_tasks:
                     return
                 # Wait for any task, so that a slow one does not delay the start of further tasks.
                 wait(running, return_when=FIRST_COMPLETED)

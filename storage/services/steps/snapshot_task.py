@@ -45,5 +45,5 @@ class SnapshotTask:
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        reduced = dataclasses.replace(self, slices=slices, files=files)
-        return type(self), tuple(getattr(reduced, field.name) for field in dataclasses.fields(reduced))
+        reduced_task = dataclasses.replace(self, slices=slices, files=files)
+        return type(self), tuple(getattr(reduced_task, field.name) for field in dataclasses.fields(reduced_task))

@@ -35,13 +35,13 @@ def cancel(steps: Steps[T]) -> None:
 
     If the store does not answer, a later clean aborts the plan, like that of a dead process.
     """
-    stopped = Conflict("the work was cancelled", hint="start it again")
+    cancellation = Conflict("the work was cancelled", hint="start it again")
     try:
-        steps.throw(stopped)
+        steps.throw(cancellation)
     except StopIteration:
         return
     except TableError as error:
-        if error is not stopped:
+        if error is not cancellation:
             raise
     finally:
         steps.close()

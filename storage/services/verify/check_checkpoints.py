@@ -71,10 +71,10 @@ class Checkpoints(Generic[S]):
             try:
                 if checkpoint == state:
                     continue
-                redacted = _was_redacted(checkpoint, state)
+                is_redacted = _was_redacted(checkpoint, state)
             except CorruptData:  # comparing unpacks its slices
-                redacted = False
-            if redacted:
+                is_redacted = False
+            if is_redacted:
                 text = "it has key ranges that an erase has removed from the log: a stalled process wrote it afterwards"
                 self._findings.at(path).warning(text, "clean")
             else:

@@ -98,8 +98,8 @@ class MergedEntries:
                 rows = key_columns(self._schema, open_columns(source, self._schema.key).read_all())
         except UNREADABLE:
             return False  # a clean may have deleted the file; if it is needed, damage is reported elsewhere
-        located = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})
-        return sum(len(located[part]) for part in parts if part in located) < len(located[group])
+        rows_by_group = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})
+        return sum(len(rows_by_group[part]) for part in parts if part in rows_by_group) < len(rows_by_group[group])
 
 
 class LaneChecker:
@@ -119,12 +119,12 @@ class LaneChecker:
         table: TableLane,
         lane: Lane,
         slots: Sequence[int],
-        merged: MergedEntries | None,
+        merged_entries: MergedEntries | None,
         findings: Findings,
     ) -> None:
-        """``merged``: the entries in slices and folds; None if the newest state of the table is not known."""
+        """``merged_entries``: the entries in slices and folds; None if the newest state of the table is not known."""
         self._env, self._table, self._lane, self._slots = env, table, lane, slots
-        self._merged, self._findings = merged, findings
+        self._merged_entries, self._findings = merged_entries, findings
         self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
         self._batches: dict[str, int] = {}
         self._promises: dict[int, Promise] = {}
@@ -213,8 +213,8 @@ class LaneChecker:
         if is_known and not in_spans(self._rolled_back, entry.seq):
             self._check_batch(entry, place)
             self._check_promises(entry, place)
-            if self._merged is not None:
-                self._merged.check_commit(entry, place)
+            if self._merged_entries is not None:
+                self._merged_entries.check_commit(entry, place)
 
     def _check_batch(self, entry: Data, place: Place) -> None:
         """Check S6: batch numbers of a query have no gaps. Commits that were rolled back do not count."""
@@ -288,9 +288,9 @@ class Arrivals:
             rolled_back = np.zeros(len(seqs), np.bool_)
             for after, until in self._rolled_back.get(name, ()):
                 rolled_back |= (seqs > after) & (seqs <= until)
-            for rule, wrong, reason in (
+            for rule, is_wrong, reason in (
                 ("S8", seqs > max(cut.get(name, 0), self._ends.get(name, 0)), "is not in its cut"),
                 ("S18", rolled_back, "a restore has rolled back"),
             ):
-                if wrong.any():
-                    place.violation(rule, f"it has rows of entry {seqs[wrong][0]} of lane {name!r}, which {reason}")
+                if is_wrong.any():
+                    place.violation(rule, f"it has rows of entry {seqs[is_wrong][0]} of lane {name!r}, which {reason}")

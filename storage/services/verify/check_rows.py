@@ -116,16 +116,16 @@ class RowChecker:
         """
         schema = self._schema
         vector = keys.key_vector(rows[schema.sort_column])
-        misplaced = ~in_file_group(schema, rows, stored_for, counts)
+        is_misplaced = ~in_file_group(schema, rows, stored_for, counts)
         twice = ", or come twice" if self._distinct else ""
         checks = [
-            ("S15", misplaced, "keys belong to another file group: readers look for them there"),
+            ("S15", is_misplaced, "keys belong to another file group: readers look for them there"),
             ("S15", self._misordered(vector, stored_for, counts), f"keys are not ascending{twice}: readers miss some"),
             ("S15", _wrong_sort_key(schema, rows), "the sort key is not that of the key columns: readers miss some"),
         ]
-        for invariant, wrong, text in (*checks, *other_checks):
-            if wrong.any():
-                self._place.bad_content(invariant, f"{prefix}{text}: {sample(schema, rows, wrong)}")
+        for invariant, is_wrong, text in (*checks, *other_checks):
+            if is_wrong.any():
+                self._place.bad_content(invariant, f"{prefix}{text}: {sample(schema, rows, is_wrong)}")
         for group in self._groups:
             for name in (names.arrival(group.id), names.floor_arrival(group.id), names.top_arrival(group.id)):
                 if name in rows:
@@ -140,11 +140,11 @@ class RowChecker:
             last_key, last_number = self._last
             vector, number = keys.concat([last_key, vector]), np.concatenate([last_number, number])
             start = len(last_number)
-        wrong = np.zeros(len(number), np.bool_)
+        is_wrong = np.zeros(len(number), np.bool_)
         compare = pc.less_equal if self._distinct else pc.less
-        wrong[1:] = np.asarray(compare(vector[1:], vector[:-1])) & (number[1:] == number[:-1])
+        is_wrong[1:] = np.asarray(compare(vector[1:], vector[:-1])) & (number[1:] == number[:-1])
         self._last = vector[-1:], number[-1:]
-        return wrong[start:]
+        return is_wrong[start:]
 
 
 def _wrong_sort_key(schema: TableSchema, rows: Arrays) -> Mask:

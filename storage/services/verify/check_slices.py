@@ -130,8 +130,8 @@ class SliceChecker:
         schema = self._schema
         place = self._findings.at(file.path if part is None else f"{file.path}, rows of {self._place.where}")
         checker = RowChecker(schema, schema.groups, place, self._on_arrivals, distinct=True)
-        aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
-        columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
+        aggregate_columns = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
+        columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregate_columns)
         with contextlib.ExitStack() as stack:
             parquet = self._open(stack, file)
             if _fields(parquet.schema_arrow) != _fields(schema.slice):

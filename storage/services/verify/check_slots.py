@@ -92,10 +92,10 @@ def check_archives(env: Environment, lane: LaneName, findings: Findings) -> None
             with normalise_errors(slot_path(lane, seq)):
                 data = env.store.get(slot_path(lane, seq))
                 archives.ask([(lane, seq)])
-                same = data is None or data == archives.content((lane, seq))
+                is_same = data is None or data == archives.content((lane, seq))
         except TableError:
             continue  # reported where the entries are read
-        duplicates, late = duplicates + (same and data is not None), late + (not same)
+        duplicates, late = duplicates + (is_same and data is not None), late + (not is_same)
     place = findings.at(describe_lane(lane))
     if duplicates:
         place.info(f"{duplicates} entries are in their slots and in an archive: a clean has not finished", _CLEANED)

@@ -288,9 +288,12 @@ def _check_mark(state: TableState, entry: Mark, place: Place) -> None:
     """Check S24: the times of marks and the entries that they name never decrease."""
     if not state.committed_at_ms <= entry.began_at_ms <= entry.committed_at_ms:
         place.violation("S24", "its times contradict the previous entry or each other: as_of a time may be wrong")
-    behind = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
-    unknown = [lane for lane in entry.lanes if lane not in state.lanes]
-    for problem, lanes in (("misses entries that existed in lane", behind), ("names an unknown lane", unknown)):
+    missed_lanes = [lane for lane, seq in state.seen.items() if entry.lanes.get(lane, 0) < seq]
+    unknown_lanes = [lane for lane in entry.lanes if lane not in state.lanes]
+    for problem, lanes in (
+        ("misses entries that existed in lane", missed_lanes),
+        ("names an unknown lane", unknown_lanes),
+    ):
         if lanes:
             place.violation("S24", f"it {problem} {', '.join(lanes)}: as_of a time may be wrong")
 

@@ -158,8 +158,8 @@ class _Verification:
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
         """List the slots of every lane of the table. All lanes are listed before any of their entries is read."""
-        declared = {**table.retired, **table.state.lanes} if table.state is not None else {}
-        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
+        all_lanes = {**table.retired, **table.state.lanes} if table.state is not None else {}
+        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in all_lanes if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
         self._findings.expect(sum(map(len, lanes.values())))
         if table.is_current:
@@ -179,10 +179,12 @@ class _Verification:
         self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: RetainedSnapshots
     ) -> None:
         state = table.state
-        merged = MergedEntries(self._store, state, deep=self._deep) if state is not None and table.is_current else None
-        declared = {**table.retired, **state.lanes} if state is not None else {}
-        for lane in (declared[name] for name in lanes):
-            checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
+        merged_entries = (
+            MergedEntries(self._store, state, deep=self._deep) if state is not None and table.is_current else None
+        )
+        all_lanes = {**table.retired, **state.lanes} if state is not None else {}
+        for lane in (all_lanes[name] for name in lanes):
+            checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged_entries, self._findings)
             self._lanes[lane.name] = checker
             for entry in checker.commits():
                 if retained.needs(lane.name, entry.seq):
