@@ -105,13 +105,13 @@ class AddColumn(Change):
                 hint="add a group for the new column",
             )
         _put_column(config, schema, self.name, self.group, self.model_dump(include={"type", "default", "comment"}))
-        edited = config["groups"][self.group]
+        group_config = config["groups"][self.group]
         if self.name not in group.columns:
-            edited["columns"].append(self.name)
+            group_config["columns"].append(self.name)
         if self.function is None:
-            edited["functions"].pop(self.name, None)
+            group_config["functions"].pop(self.name, None)
         else:
-            edited["functions"][self.name] = self.function  # an existing function keeps its position
+            group_config["functions"][self.name] = self.function  # an existing function keeps its position
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
         column = config["columns"].get(self.name)

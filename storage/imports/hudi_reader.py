@@ -162,8 +162,9 @@ def _check_names(table: HudiTable) -> None:
     if not newest:
         return
     text = table.hudi_options().get("hoodie.table.create.schema") or "{}"
-    created = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # it is escaped as in a properties file
-    column_names = [field["name"] for field in created if field["name"] not in _META]
+    # The schema is escaped as in a properties file.
+    created_fields = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])
+    column_names = [field["name"] for field in created_fields if field["name"] not in _META]
     for number, name in enumerate(column_names, len(_META)):
         names.setdefault(number, set()).add(name)
     renames = sorted(" -> ".join(sorted(old_names)) for old_names in names.values() if len(old_names) > 1)

@@ -112,13 +112,13 @@ def _read_listed(store: ObjectStore) -> DeltaState:
     if checkpoints:
         state.version = checkpoints[-1]
         state.apply(_read_checkpoint(store, state.version))
-    later = [number for number in entries if number > state.version]
-    if later and later[0] != state.version + 1:
+    later_versions = [number for number in entries if number > state.version]
+    if later_versions and later_versions[0] != state.version + 1:
         raise _MissingObject(entry_path(state.version + 1))
-    paths = [entry_path(number) for number in later]
+    paths = [entry_path(number) for number in later_versions]
     with normalise_errors(DELTA_LOG):
         contents = store.get_many(paths)
-    for number, path, data in zip(later, paths, contents, strict=True):
+    for number, path, data in zip(later_versions, paths, contents, strict=True):
         if data is None or number != state.version + 1:
             raise _MissingObject(path if data is None else entry_path(state.version + 1))
         try:

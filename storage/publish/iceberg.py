@@ -64,7 +64,7 @@ from weft.storage.publish.iceberg_files import (
 )
 from weft.storage.publish.iceberg_names import name_mapping
 from weft.storage.publish.iceberg_schema import iceberg_schema, iceberg_type
-from weft.storage.publish.iceberg_snapshot import ListedFiles, SnapshotWriter
+from weft.storage.publish.iceberg_snapshot import SnapshotFiles, SnapshotWriter
 from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
@@ -156,20 +156,20 @@ class _Publication:
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
         self._note = f"{PUBLISHED_AS}{self._name} of catalog {catalog.name} in {target.location()}"
 
-    def run(self, listed_savepoints: Sequence[SavepointInfo]) -> Published:
+    def run(self, savepoints: Sequence[SavepointInfo]) -> Published:
         """Commit what differs from the current snapshot of the Iceberg table.
 
         Args:
-            listed_savepoints: Savepoints that existed before the Iceberg table was loaded. One that no snapshot needs
+            savepoints: Savepoints that existed before the Iceberg table was loaded. One that no snapshot needs
                 is of a publication that died, or is slow and may still commit. Then this publication commits even if
                 nothing differs, so that the other one fails: a restore may have rolled back what it shows.
         """
         current = self._target.current_snapshot()
-        listed = ListedFiles.of(self._target.io, current)
-        same_urls = frozenset(listed.paths) & self._files.keys()
+        snapshot_files = SnapshotFiles.of(self._target.io, current)
+        same_urls = frozenset(snapshot_files.paths) & self._files.keys()
         new_urls = [url for url in self._files if url not in same_urls]
         deletes = {url: encode_deletes(url, current) for url, current in self._files.items() if current.unused}
-        places = {name_of_deletes(path): path for path in listed.delete_paths}
+        places = {name_of_deletes(path): path for path in snapshot_files.delete_paths}
         # Position deletes do not apply to files that were added after them.
         same_deletes = {
             url: places[name] for url in same_urls & deletes.keys() if (name := deletes_name(deletes[url])) in places
@@ -178,47 +178,48 @@ class _Publication:
         is_changed = (
             current is None
             or bool(new_urls)
-            or sorted(listed.paths) != sorted(same_urls)
-            or sorted(listed.delete_paths) != sorted(same_deletes.values())
+            or sorted(snapshot_files.paths) != sorted(same_urls)
+            or sorted(snapshot_files.delete_paths) != sorted(same_deletes.values())
             or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
             # The savepoint was released, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
-            or bool(self._unneeded_savepoints(listed_savepoints))
+            or bool(self._unneeded_savepoints(savepoints))
         )
         if is_changed:
-            current = self._add_snapshot(listed, same_urls | frozenset(same_deletes.values()), new_deletes)
+            current = self._add_snapshot(snapshot_files, same_urls | frozenset(same_deletes.values()), new_deletes)
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
-        return describe_publication(self._snapshot, self._files, listed.paths, current.snapshot_id, changed=is_changed)
+        paths = snapshot_files.paths
+        return describe_publication(self._snapshot, self._files, paths, current.snapshot_id, changed=is_changed)
 
-    def release(self, listed: Iterable[SavepointInfo]) -> None:
+    def release(self, savepoints: Iterable[SavepointInfo]) -> None:
         """Release savepoints of earlier publications that no protected snapshot of the Iceberg table has.
 
         Includes savepoints of a dropped Iceberg table of the same name and location.
 
         Args:
-            listed: Savepoints that existed before the Iceberg table was loaded.
+            savepoints: Savepoints that existed before the Iceberg table was loaded.
         """
         self._target.refresh()
-        for name in self._unneeded_savepoints(listed):
+        for name in self._unneeded_savepoints(savepoints):
             release_savepoint(self._table, name)
 
-    def _unneeded_savepoints(self, listed: Iterable[SavepointInfo]) -> list[str]:
+    def _unneeded_savepoints(self, savepoints: Iterable[SavepointInfo]) -> list[str]:
         """Names of savepoints of this or a dropped Iceberg table that no protected snapshot has."""
         snapshots = sorted(self._target.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
         in_use = {_property(snapshot, SAVEPOINT) for snapshot in snapshots[-PROTECTED:]}
-        own_names = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
+        own_names = (item.name for item in savepoints if item.name.startswith(self._prefix) or item.note == self._note)
         return [name for name in own_names if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
 
     def _add_snapshot(
-        self, listed: ListedFiles, kept_urls: frozenset[str], new_deletes: Mapping[str, bytes]
+        self, snapshot_files: SnapshotFiles, kept_urls: frozenset[str], new_deletes: Mapping[str, bytes]
     ) -> IcebergSnapshot:
         """Make a savepoint, write a snapshot, and commit it. A failure that is certain leaves nothing behind.
 
         Args:
-            listed: The files of the current snapshot.
+            snapshot_files: The files of the current snapshot.
             kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
             new_deletes: Content of new delete files by URL of their data file.
         """
@@ -227,7 +228,7 @@ class _Publication:
         writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
         with kept_by_savepoint(self._table, savepoint, self._snapshot, self._note, writer.remove_written):
-            new_snapshot = self._write(writer, listed, kept_urls, new_deletes, savepoint)
+            new_snapshot = self._write(writer, snapshot_files, kept_urls, new_deletes, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
             updates = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
             self._commit([*updates, *_snapshot_updates(new_snapshot)], new_snapshot)
@@ -279,7 +280,7 @@ class _Publication:
     def _write(
         self,
         writer: SnapshotWriter,
-        listed: ListedFiles,
+        snapshot_files: SnapshotFiles,
         kept_urls: frozenset[str],
         new_deletes: Mapping[str, bytes],
         savepoint: str,
@@ -298,7 +299,7 @@ class _Publication:
             deletes_file(place, len(content), url, self._files[url]) for place, (url, content) in deletes.items()
         ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
-        return writer.write(listed, kept_urls, entries, delete_entries, properties)
+        return writer.write(snapshot_files, kept_urls, entries, delete_entries, properties)
 
     def _data_file(self, url: str, current: CurrentFile, footer: Footer) -> DataFile:
         bucket = self._buckets.get(current.file.path)

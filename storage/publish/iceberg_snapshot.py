@@ -47,7 +47,7 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFiles:
+class SnapshotFiles:
     """The manifests and files of the current snapshot of a published table.
 
     Attributes:
@@ -59,7 +59,7 @@ class ListedFiles:
     deletes: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
 
     @classmethod
-    def of(cls, io: FileIO, snapshot: Snapshot | None) -> ListedFiles:
+    def of(cls, io: FileIO, snapshot: Snapshot | None) -> SnapshotFiles:
         """Read the manifests of a snapshot; None for a table without snapshots."""
         manifests = [] if snapshot is None else snapshot.manifests(io)
         manifests_read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
@@ -88,18 +88,18 @@ class SnapshotWriter:
         schema: The Iceberg schema of the snapshot.
         specs: The partition specs of its files, by id.
         snapshot_id: Id of the snapshot.
-        written: URLs of the written objects, which are garbage if the commit fails.
+        written_urls: URLs of the written objects, which are garbage if the commit fails.
     """
 
     target: IcebergTable
     schema: Schema
     specs: Mapping[int, PartitionSpec]
     snapshot_id: int
-    written: list[str] = field(default_factory=list)
+    written_urls: list[str] = field(default_factory=list)
 
     def write(
         self,
-        listed: ListedFiles,
+        snapshot_files: SnapshotFiles,
         kept_urls: frozenset[str],
         new_files: Sequence[DataFile],
         deletes: Sequence[DataFile],
@@ -108,29 +108,29 @@ class SnapshotWriter:
         """Write the manifests and their list.
 
         Args:
-            listed: The files of the current snapshot.
+            snapshot_files: The files of the current snapshot.
             kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
             new_files: New data files.
             deletes: New delete files.
             properties: Properties for the summary of the snapshot.
         """
-        merges_all = len(listed.data) >= MAX_MANIFESTS
-        manifests = [manifest for manifest, entries in listed.data if not merges_all and _all_in(entries, kept_urls)]
-        rewrites = [item for item in listed.data if item[1] and (merges_all or not _all_in(item[1], kept_urls))]
+        merges_all = len(snapshot_files.data) >= MAX_MANIFESTS
+        data, old_deletes = snapshot_files.data, [entries for _, entries in snapshot_files.deletes if entries]
+        manifests = [manifest for manifest, entries in data if not merges_all and _all_in(entries, kept_urls)]
+        rewrites = [item for item in data if item[1] and (merges_all or not _all_in(item[1], kept_urls))]
         rewritten_ids = {manifest.partition_spec_id for manifest, _ in rewrites}
         for spec_id in sorted(rewritten_ids | {file.spec_id for file in new_files}):
             with self._writer(ManifestWriterV2, spec_id) as writer:
                 previous = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
                 _write(writer, previous, kept_urls, [file for file in new_files if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
-        old_deletes = [entries for _, entries in listed.deletes if entries]
         new_deletes = bool(deletes) or not all(_all_in(entries, kept_urls) for entries in old_deletes)
         if new_deletes:
             with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
                 _write(writer, old_deletes, kept_urls, deletes)
             manifests.append(writer.to_manifest_file())
         else:
-            manifests.extend(manifest for manifest, entries in listed.deletes if entries)
+            manifests.extend(manifest for manifest, entries in snapshot_files.deletes if entries)
         metadata = self.target.metadata
         number = metadata.next_sequence_number()
         url = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
@@ -138,14 +138,15 @@ class SnapshotWriter:
             2, self.target.io.new_output(url), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
-        removed_count = sum(path not in kept_urls for path in listed.paths)
+        removed_count = sum(path not in kept_urls for path in snapshot_files.paths)
         counts = {
             "added-data-files": len(new_files),
             "deleted-data-files": removed_count,
-            "total-data-files": len(kept_urls.intersection(listed.paths)) + len(new_files),
-            "total-records": _rows(listed.data, kept_urls) + sum(file.record_count for file in new_files),
-            "total-delete-files": len(kept_urls.intersection(listed.delete_paths)) + len(deletes),
-            "total-position-deletes": _rows(listed.deletes, kept_urls) + sum(file.record_count for file in deletes),
+            "total-data-files": len(kept_urls.intersection(snapshot_files.paths)) + len(new_files),
+            "total-records": _rows(data, kept_urls) + sum(file.record_count for file in new_files),
+            "total-delete-files": len(kept_urls.intersection(snapshot_files.delete_paths)) + len(deletes),
+            "total-position-deletes": _rows(snapshot_files.deletes, kept_urls)
+            + sum(file.record_count for file in deletes),
             "total-equality-deletes": 0,
         }
         summary = Summary(
@@ -168,12 +169,12 @@ class SnapshotWriter:
 
     def remove_written(self) -> None:
         """Remove the written objects, after a commit that certainly failed."""
-        for url in self.written:
+        for url in self.written_urls:
             self.target.io.delete(url)
 
     def create(self, objects: Mapping[str, bytes]) -> None:
         """Write other objects of the snapshot. ``objects``: content by URL."""
-        self.written.extend(objects)
+        self.written_urls.extend(objects)
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES, thread_name_prefix="weft-publish") as pool:
             list(pool.map(self._create, objects, objects.values()))
 
@@ -187,7 +188,7 @@ class SnapshotWriter:
 
     def _place(self, name: str) -> str:
         url = self.target.location_provider().new_metadata_location(name)
-        self.written.append(url)
+        self.written_urls.append(url)
         return url
 
 
@@ -231,6 +232,6 @@ def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def _rows(listed: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept_urls: frozenset[str]) -> int:
-    files = (entry.data_file for _, entries in listed for entry in entries)
+def _rows(manifests: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept_urls: frozenset[str]) -> int:
+    files = (entry.data_file for _, entries in manifests for entry in entries)
     return sum(file.record_count for file in files if file.file_path in kept_urls)

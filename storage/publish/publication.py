@@ -77,13 +77,13 @@ def is_one_moment(snapshot: Snapshot) -> bool:
     newest, oldest_later = max(0, state.complete_from - 1), state.head + 1
     for lane, tail in tails.items():
         end = state.covered.get(lane, 0)
-        within = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
-        later = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
-        table_heads = [entry.table_seen for entry in (*within[-1:], *later[:1])]
-        if None in table_heads or (starts[lane] and not within):
+        commits = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
+        later_commits = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
+        table_heads = [entry.table_seen for entry in (*commits[-1:], *later_commits[:1])]
+        if None in table_heads or (starts[lane] and not commits):
             return False  # commits of an earlier version of weft, or only claims
-        newest = max([newest, *(entry.table_seen or 0 for entry in within[-1:])])
-        oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later[:1])])
+        newest = max([newest, *(entry.table_seen or 0 for entry in commits[-1:])])
+        oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later_commits[:1])])
     return newest < oldest_later
 
 
@@ -186,17 +186,17 @@ def kept_by_savepoint(
         raise
 
 
-def release_unneeded(table: Table, listed: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:
+def release_unneeded(table: Table, names: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:
     """Release the savepoints of earlier publications that nothing needs any more.
 
     Args:
         table: The weft table.
-        listed: Names of savepoints that existed before the published table was loaded. A publication that made one of
+        names: Names of savepoints that existed before the published table was loaded. A publication that made one of
             them and has not committed yet will fail, because the published table has changed since.
         pattern: Regular expression that matches the whole name of a publication's savepoint.
         in_use: Savepoints to keep.
     """
-    for name in listed:
+    for name in names:
         if re.fullmatch(pattern, name) and name not in in_use:
             release_savepoint(table, name)
 

@@ -231,7 +231,7 @@ def _find_expired_holders(
 ) -> list[tuple[Holder, Cut]]:
     """Holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
     now_ms = table_log.clock.now_ms()
-    valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now_ms]
+    valid = [item.pin for item in pins if item.pin is not None and item.pin.expires_at_ms > now_ms]
     expired_holders = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
     return sorted(expired_holders, key=lambda item: item[1].table)
 

@@ -126,9 +126,9 @@ class CompactionTask(SnapshotTask):
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
             InvalidInput: See `weft.storage.services.steps.row_change.NewValues.apply`.
         """
-        loaded = mergers.load(self.schema, self.env.mergers)
+        custom_mergers = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
-            return _write_apart(self, loaded) if self.apart else _write_together(self, loaded)
+            return _write_apart(self, custom_mergers) if self.apart else _write_together(self, custom_mergers)
 
 
 def parts_at_once(tuning: Tuning) -> int:
@@ -152,12 +152,12 @@ def _steps(task: CompactionTask) -> list[MergeStep]:
     return plan_steps(task.env, task.schema, task.targets())
 
 
-def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], loaded: Mergers) -> MergedRows:
-    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, loaded)
+def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], custom_mergers: Mergers) -> MergedRows:
+    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, custom_mergers)
 
 
 def _write_overlaid_slice(
-    task: CompactionTask, rows: MergedRows, file_slice: FileSlice, loaded: Mergers
+    task: CompactionTask, rows: MergedRows, file_slice: FileSlice, custom_mergers: Mergers
 ) -> NewSlice | None:
     """Write the new slice of a file group as an overlay of its base; None if a base has to be written."""
     env, schema, slice_file = task.env, task.schema, file_slice.slice
@@ -165,7 +165,7 @@ def _write_overlaid_slice(
     if plan is None or slice_file is None:
         return None
     path = names.overlay_path(str(file_slice.group), task.plan, env.ids.new())
-    overlay = write_overlay(env, schema, file_slice, plan, path, rows.logs(file_slice), loaded)
+    overlay = write_overlay(env, schema, file_slice, plan, path, rows.logs(file_slice), custom_mergers)
     if overlay is None:
         return None
     changes = overlaid_slice(schema, slice_file, overlay)
@@ -274,17 +274,17 @@ class _Files:
         self._shadow.discard(error)
 
 
-def _write_together(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
+def _write_together(task: CompactionTask, custom_mergers: Mergers) -> list[NewSlice]:
     """Write all slices of a task into the same files."""
     targets, steps, first_slice = task.targets(), _steps(task), task.slices[0]
-    rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
+    rows, shared = _merged_rows(task, steps, custom_mergers), len(targets) > 1
     is_same_group = targets[0][0] == first_slice.group and not first_slice.shared
     if not shared and task.change is None and task.schema.overlays and is_same_group:
-        new_slice = _write_overlaid_slice(task, rows, first_slice, loaded)
+        new_slice = _write_overlaid_slice(task, rows, first_slice, custom_mergers)
         if new_slice is not None:
             return [new_slice]
         if len(rows.ranges(first_slice)) > 1:  # the logs were read, and can be read only once
-            rows = _merged_rows(task, steps, loaded)
+            rows = _merged_rows(task, steps, custom_mergers)
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
         for step in steps:
@@ -317,7 +317,7 @@ def _count(schema: TableSchema, rows: Arrays) -> int:
     return len(rows[schema.sort_column]) if rows else 0
 
 
-def _write_apart(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
+def _write_apart(task: CompactionTask, custom_mergers: Mergers) -> list[NewSlice]:
     """Write the parts of one large file group, each to its own files, in as few passes over it as possible."""
     ((file_slice,), tuning) = task.slices, task.env.tuning
     targets, max_parts = [group for group, _ in task.targets()], parts_at_once(tuning)
@@ -332,7 +332,8 @@ def _write_apart(task: CompactionTask, loaded: Mergers) -> list[NewSlice]:
         )
         files = [_Files(task, env, str(part), shared=False) for part in parts]
         try:
-            for stitched in MergedRows(task.env, task.schema, [[file_slice]], task.files, loaded).of([file_slice]):
+            merged_rows = MergedRows(task.env, task.schema, [[file_slice]], task.files, custom_mergers)
+            for stitched in merged_rows.of([file_slice]):
                 for part_rows, part_files in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
                     part_files.write(part_rows)
             for part, part_files in zip(parts, files, strict=True):

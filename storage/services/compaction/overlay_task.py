@@ -125,7 +125,7 @@ def write_overlay(
     plan: OverlayPlan,
     path: Path,
     logs: Iterable[tuple[FileSlice, LogState | None]],
-    loaded: Mergers,
+    mergers: Mergers,
 ) -> NewOverlay | None:
     """Write an overlay. None, and no file, if the logs would add or hide a row, or change a hidden one.
 
@@ -136,7 +136,7 @@ def write_overlay(
         plan: What to write.
         path: Path of the file.
         logs: The key ranges of the file group in order, each with its collapsed logs.
-        loaded: Its custom mergers.
+        mergers: Its custom mergers.
 
     Raises:
         CorruptData: A file is missing or damaged.
@@ -155,7 +155,7 @@ def write_overlay(
             name for group in schema.groups for name in (names.arrival(group.id), names.floor_kind(group.id))
         )
     reads = tuple(name for name in schema.slice.names if name in column_names)
-    stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
+    stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=mergers)
     reader = SliceReader(env, schema, reads)
     writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
     try:

@@ -79,16 +79,16 @@ def _replace_checkpoints(table_log: TableLog, search: KeySearch, needs: CurrentN
     Returns:
         The number of deleted checkpoints.
     """
-    listed = list(_objects(table_log, [checkpoint_folder(TABLE_LANE)]))
+    checkpoints = list(_objects(table_log, [checkpoint_folder(TABLE_LANE)]))
     folders = [lane_folder(TABLE_LANE), archive_folder(TABLE_LANE)]
-    if not any(search.in_json(data) for _, _, data in listed) and not any(
+    if not any(search.in_json(data) for _, _, data in checkpoints) and not any(
         _redactions(table_log, search, needs, folders)
     ):
         return 0
     # The next process that opens the table should not have to read all entries.
     table_log.save_checkpoint()
-    table_log.store.delete_many([path for path, _, _ in listed])
-    return len(listed)
+    table_log.store.delete_many([path for path, _, _ in checkpoints])
+    return len(checkpoints)
 
 
 def _redactions(
@@ -157,8 +157,8 @@ def _is_unneeded(table_log: TableLog, data: bytes, lane: LaneName, seq: int, nee
 def _objects(table_log: TableLog, folders: Iterable[Path]) -> Iterator[tuple[Path, ParsedPath, bytes]]:
     """Yield path, its parts and content of weft's objects in some folders. Objects deleted meanwhile are left out."""
     for folder in folders:
-        listed = [Path(f"{folder}/{name}") for name, _ in table_log.store.list(folder)]
-        parsed_paths = [(path, parsed) for path in listed if (parsed := parse_path(path)) is not None]
+        paths = [Path(f"{folder}/{name}") for name, _ in table_log.store.list(folder)]
+        parsed_paths = [(path, parsed) for path in paths if (parsed := parse_path(path)) is not None]
         for start in range(0, len(parsed_paths), READ_AT_ONCE):
             part = parsed_paths[start : start + READ_AT_ONCE]
             with normalise_errors(folder):

@@ -61,12 +61,12 @@ class FoldTask(SnapshotTask):
             return self._write()
 
     def _write(self) -> FoldedRows:
-        schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
+        schema, custom_mergers = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
         read_columns = frozenset((*columns, names.OP, names.SUPPLIED))
-        runs = list(self._runs(together=not loaded))
+        runs = list(self._runs(together=not custom_mergers))
         ranges = [combine_slices(run) for run in runs]
-        logs = LogReader(self.env, schema, self.files, ranges, [read_columns] * len(ranges), loaded)
+        logs = LogReader(self.env, schema, self.files, ranges, [read_columns] * len(ranges), custom_mergers)
         collapsed_runs = (
             (run, logs.collapse(combined_slice, schema.groups, columns))
             for run, combined_slice in zip(runs, ranges, strict=True)

@@ -203,8 +203,8 @@ def _close(table_log: TableLog, choose: Callable[[TableState], Sequence[LaneName
     intent = _publish_intent(table_log, build)
     complete_fencing_barrier(table_log)
     # Another process may have completed it.
-    later = read_table_lane(table_log.commit_log, intent.seq)
-    return next(entry.heads for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
+    later_entries = read_table_lane(table_log.commit_log, intent.seq)
+    return next(entry.heads for entry in later_entries if isinstance(entry, Done) and entry.intent == intent.seq)
 
 
 def check_open(table_log: TableLog, state: TableState, name: LaneName) -> None:
@@ -259,8 +259,8 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     assert intent.restore is not None, "a restore was begun"
     complete_fencing_barrier(table_log)
     # Another process may have completed the restore, and later entries may exist.
-    later = read_table_lane(table_log.commit_log, intent.seq)
-    done_entry = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
+    later_entries = read_table_lane(table_log.commit_log, intent.seq)
+    done_entry = next(entry for entry in later_entries if isinstance(entry, Done) and entry.intent == intent.seq)
     last_kept = dict(intent.restore.last_kept)
     ends = dict(done_entry.heads)
     # A closed lane gets no claim. Its last span is what this restore rolled back, unless that was rolled back before.

@@ -212,8 +212,8 @@ def _count_arrivals(snapshot: Snapshot, file_slice: FileSlice) -> Counts:
     groups = [group for group in schema.groups if group.ordering]
     columns = {*schema.key, schema.sort_column, names.OP, *(name for group in groups for name in group.ordering)}
     work = read_task([file_slice], snapshot.files)
-    loaded = mergers.load(schema, env.mergers)
-    ranges = list(LogReader(env, schema, work.files, work.slices, [columns], loaded).events(work.slices[0]))
+    custom_mergers = mergers.load(schema, env.mergers)
+    ranges = list(LogReader(env, schema, work.files, work.slices, [columns], custom_mergers).events(work.slices[0]))
     counts = np.zeros(3, np.int64)
     for group in groups:
         group_ranges = [log_range for log_range in ranges if group.id in log_range.groups]

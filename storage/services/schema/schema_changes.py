@@ -60,12 +60,12 @@ def apply_changes(
         changes: The changes, in order. Each may depend on those before it.
         slot: Slot of the entry that will record the changed schema.
     """
-    words, edited = [], schema
+    words, current = [], schema
     for change in changes:
-        previous, edited = edited, _apply(table_log.env, edited, change, slot)
-        if edited != previous:
+        previous, current = current, _apply(table_log.env, current, change, slot)
+        if current != previous:
             words.append(change.words())
-    return _with_slots(schema, edited, slot), "; ".join(words)  # a later change may have restored a column
+    return _with_slots(schema, current, slot), "; ".join(words)  # a later change may have restored a column
 
 
 def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
@@ -73,26 +73,29 @@ def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> 
     change.edit(config, schema)
     changed_reference = change.name if isinstance(change, AddReference | DropReference) else None
     others = [reference for reference in schema.references if reference.name != changed_reference]
-    edited = resolve_references(env, load_config(config), others)
+    new_schema = resolve_references(env, load_config(config), others)
     if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(config_before)) is not None:
-        check_same(
-            f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(edited)) or {}
-        )
+        new_facts = change.facts(configuration(new_schema)) or {}
+        check_same(f"{change.kind().removeprefix('add_')} {change.name!r}", facts, new_facts)
     existing = schema.reference_by_name.get(changed_reference or "")
-    if isinstance(change, AddReference) and existing and edited.reference(change.name).table_id != existing.table_id:
+    if (
+        isinstance(change, AddReference)
+        and existing
+        and new_schema.reference(change.name).table_id != existing.table_id
+    ):
         raise Conflict(
             f"reference {change.name!r} already exists, to another table that was at {change.table} before",
             hint="drop the reference, then add it again",
         )
-    new_groups = tuple(group for group in edited.groups if group.name not in schema.group_by_name)
-    mergers.load(replace(edited, groups=new_groups), env.mergers)
-    return _with_slots(schema, edited, slot)
+    new_groups = tuple(group for group in new_schema.groups if group.name not in schema.group_by_name)
+    mergers.load(replace(new_schema, groups=new_groups), env.mergers)
+    return _with_slots(schema, new_schema, slot)
 
 
-def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableSchema:
+def _with_slots(previous: TableSchema, new_schema: TableSchema, slot: int) -> TableSchema:
     """Record the slot of the schema's entry in new and changed columns, so that readers recognise older files."""
     columns = []
-    for column in edited.columns:
+    for column in new_schema.columns:
         old_column = previous.column_by_name.get(column.name)
         if old_column is None:
             columns.append(replace(column, since=slot, changed=slot))
@@ -102,4 +105,4 @@ def _with_slots(previous: TableSchema, edited: TableSchema, slot: int) -> TableS
         # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
         changed_column = replace(column, since=old_column.since, changed=slot)
         columns.append(replace(old_column, comment=column.comment) if is_same else changed_column)
-    return replace(edited, columns=tuple(columns), created_bits=previous.created_bits)
+    return replace(new_schema, columns=tuple(columns), created_bits=previous.created_bits)

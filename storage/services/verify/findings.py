@@ -174,9 +174,9 @@ class Findings:
         """All findings so far."""
         return TaskFindings(tuple(self._findings), self.omitted, dict(self.checked))
 
-    def drop(self, unwanted: Callable[[Finding], bool]) -> int:
+    def drop(self, is_unwanted: Callable[[Finding], bool]) -> int:
         """Remove unwanted findings; returns their number."""
-        remaining = [finding for finding in self._findings if not unwanted(finding)]
+        remaining = [finding for finding in self._findings if not is_unwanted(finding)]
         count = len(self._findings) - len(remaining)
         self._findings = remaining
         return count

@@ -144,8 +144,10 @@ def find_retained(
             NamedSnapshot(name, state, end.lanes) for name, end in holders if end.table == state.head
         ]
         if state.head >= oldest and (not retained.periods or retained.periods[-1][1] != state.rolled_back):
-            later = state.next_lane_id
-            retired = [name for name, lane in table.retired.items() if name not in state.lanes and lane.lane_id < later]
+            next_lane_id = state.next_lane_id
+            retired = [
+                name for name, lane in table.retired.items() if name not in state.lanes and lane.lane_id < next_lane_id
+            ]
             retained.periods.append(({**state.covered, **dict.fromkeys(retired, ENDLESS)}, state.rolled_back))
         user = f"snapshots from entry {state.head} of the table lane on"
         if state.head == oldest:

@@ -262,10 +262,10 @@ class _Verification:
         if not self._findings.by_severity:
             return
         try:
-            later = self._later_entries(table)
+            later_entries = self._later_entries(table)
         except TableError:
             return
-        if any(isinstance(entry, CleanIntent) for entry in later):
+        if any(isinstance(entry, CleanIntent) for entry in later_entries):
             missing_paths = self._files.find_missing()
             if count := self._findings.drop(lambda finding: finding.where in missing_paths):
                 text = f"a clean made {count} files expire during the verification"
