@@ -67,8 +67,8 @@ def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str
                 _publish(other_log, other_name, cut, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
                 created_savepoints[other_log.store.uri] = (other_log, other_name)
             _, other_name = created_savepoints[other_log.store.uri]
-            kept = KeptReference(table=cut.table, lanes=dict(cut.lanes), savepoint=other_name)
-            references[bound.reference.name] = kept
+            kept_reference = KeptReference(table=cut.table, lanes=dict(cut.lanes), savepoint=other_name)
+            references[bound.reference.name] = kept_reference
     except TableError:
         _release_all(created_savepoints)
         raise
