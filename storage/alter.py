@@ -1,8 +1,8 @@
-"""Changes of a table's schema: one model for each kind, and how it edits the configuration of the table.
+"""Changes of a table's schema: one model for each kind of change, which edits the configuration of the table.
 
 The methods of `weft.Table`, the commands of ``weft alter``, the procedures of the catalog and ``ALTER TABLE`` have
 the fields of these models as parameters. `weft.storage.services.schema.schema_changes` checks the edited configuration
-as a whole, like that of a new table, and publishes it. A change that the table already has edits nothing. Nothing is
+as a whole, like that of a new table, and publishes it. A change that the table already has edits nothing. No column is
 dropped, renamed, reordered or narrowed, because writers with the old schema continue (PROTOCOL.md, "Schema changes").
 """
 
@@ -32,7 +32,7 @@ OnDelete = Literal["group", "row", "ignore"]
 
 
 class Change(BaseModel):
-    """A change of a schema. Its fields are checked when it is made; whether it fits a table, when it is applied.
+    """A change of a schema. Its fields are checked at creation, and against the table when it is applied.
 
     Raises:
         InvalidInput: A field is missing, unknown or of a wrong type. The message names every such field.
@@ -40,7 +40,7 @@ class Change(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
     text: ClassVar[str] = ""
-    """What the change does, for the log: a format of its fields."""
+    """Description of the change for the log, as a format of its fields."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -52,18 +52,18 @@ class Change(BaseModel):
 
     @classmethod
     def kind(cls) -> str:
-        """Name of this kind of change, such as ``add_column``: that of the method, and of the procedure."""
+        """Name of this kind of change, such as ``add_column``; also the name of the method and the procedure."""
         return re.sub("(?<=.)(?=[A-Z])", "_", cls.__name__).lower()
 
     def words(self) -> str:
-        """What the change does, for the log."""
+        """Description of the change, for the log."""
         return self.text.format_map(dict(self))
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        """Make the change in a configuration.
+        """Edit a configuration.
 
         Args:
-            config: The configuration of ``schema``, which is changed in place.
+            config: The configuration of ``schema``; it is changed in place.
             schema: The schema before the change.
 
         Raises:
@@ -73,9 +73,9 @@ class Change(BaseModel):
         raise NotImplementedError
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
-        """What a configuration has in place of what the change adds; None if it has nothing, or nothing is added.
+        """What a configuration has under the name that the change adds; None if nothing, or if it adds nothing.
 
-        Whatever is there before the change has to be the same after it.
+        If this exists before the change, it must be equal after the change.
         """
         return None
 
@@ -105,13 +105,13 @@ class AddColumn(Change):
                 hint="add a group for the new column",
             )
         _put_column(config, schema, self.name, self.group, self.model_dump(include={"type", "default", "comment"}))
-        edited = config["groups"][self.group]
+        group_config = config["groups"][self.group]
         if self.name not in group.columns:
-            edited["columns"].append(self.name)
+            group_config["columns"].append(self.name)
         if self.function is None:
-            edited["functions"].pop(self.name, None)
+            group_config["functions"].pop(self.name, None)
         else:
-            edited["functions"][self.name] = self.function  # one that is there keeps its place
+            group_config["functions"][self.name] = self.function  # an existing function keeps its position
 
     def facts(self, config: Config) -> Mapping[str, Any] | None:
         column = config["columns"].get(self.name)
@@ -175,11 +175,11 @@ class AddStream(Change):
     """What its deletes remove: group, row, or ignore for nothing."""
 
     def edit(self, config: Config, schema: TableSchema) -> None:
-        for known in schema.streams:
-            if known.name == self.name:
-                now = {"groups": set(known.groups), "on_delete": known.on_delete}
-                wanted = {"groups": set(self.groups), "on_delete": self.on_delete}
-                check_same(f"stream {self.name!r}", now, wanted)
+        for stream in schema.streams:
+            if stream.name == self.name:
+                existing = {"groups": set(stream.groups), "on_delete": stream.on_delete}
+                requested = {"groups": set(self.groups), "on_delete": self.on_delete}
+                check_same(f"stream {self.name!r}", existing, requested)
                 return
         config["streams"][self.name] = {"groups": list(self.groups), "on_delete": self.on_delete}
 
@@ -341,49 +341,51 @@ def parse_change(fields: Change | Mapping[str, Any]) -> Change:
         return fields
     model = CHANGES.get(kind := fields.get("kind", ""))
     if model is None:
-        raise InvalidInput(f"a change of a schema: the kind {kind!r} is unknown", hint=f"known: {', '.join(CHANGES)}")
+        raise InvalidInput(f"schema change: the kind {kind!r} is unknown", hint=f"use one of: {', '.join(CHANGES)}")
     return model.model_validate({name: value for name, value in fields.items() if name != "kind"})
 
 
-def check_same(what: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def check_same(subject: str, existing: Mapping[str, Any], requested: Mapping[str, Any]) -> None:
     """Refuse to add something that the table already has with other properties.
 
     Raises:
         Conflict: A property differs.
     """
-    differing = [
-        (part, _shown(now[part]), _shown(wanted[part])) for part in now if _shown(now[part]) != _shown(wanted[part])
-    ]
+    differing = []
+    for name, value in existing.items():
+        old, new = _format_property(value), _format_property(requested[name])
+        if old != new:
+            differing.append(f"{name} {old}, not {new}")
     if differing:
         raise Conflict(
-            f"{what} already exists, with {'; '.join(f'{part} {old}, not {new}' for part, old, new in differing)}",
+            f"{subject} already exists, with {'; '.join(differing)}",
             hint="widen_column widens a type, set_default and set_comment change defaults and comments; "
             "for anything else choose another name",
         )
 
 
-def _shown(value: object) -> str:
+def _format_property(value: object) -> str:
     if isinstance(value, set):
         return ", ".join(sorted(value))
     return repr(dict(sorted(value.items())) if isinstance(value, dict) else value)
 
 
 def _ordered_as(existing: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those of existing names first and in their order: equal schemas have equal orders."""
+    """The values, existing names first and in their order, because equal schemas have equal orders."""
     return {name: values[name] for name in (*existing, *values) if name in values}
 
 
 def _put_column(config: Config, schema: TableSchema, name: str, group: str, spec: Mapping[str, Any]) -> None:
-    """Put a column of a group into a configuration. The comment of a known one stays if the request has none.
+    """Put a column of a group into a configuration. An existing column keeps its comment if ``spec`` has none.
 
     Raises:
-        Conflict: The name is that of a key column, or of a column of another group.
+        Conflict: A key column, or a column of another group, has this name.
     """
     if name in schema.key:
         raise Conflict(f"column {name!r} is already a key column", hint="choose another name")
     owner = schema.group_of_column.get(name)
     if owner is not None and owner.name != group:
         raise Conflict(f"column {name!r} is already in group {owner.name!r}", hint="choose another name")
-    known = schema.column_by_name.get(name)
-    comment = spec.get("comment") or ("" if known is None else known.comment)
+    existing = schema.column_by_name.get(name)
+    comment = spec.get("comment") or ("" if existing is None else existing.comment)
     config["columns"][name] = {**spec, "comment": comment}

@@ -68,7 +68,7 @@ def test_what_mutants_replace_exists() -> None:
     ("where", "name", "broken"),
     [
         (compaction._Work, "_still_needed", lambda _self, task, _state: task),
-        (compaction._Work, "_look", lambda work: work.table_log.refresh()),
+        (compaction._Work, "_refresh", lambda work: work.table_log.refresh()),
         (compaction, "next_share", lambda _plan, plans, keys: [len(plans) % len(keys)]),
         (service_plan, "next_reservation_ms", lambda _attempts, _longest: SHORTEST_RESERVATION_MS),
         (compaction, "must_yield", lambda *_, **__: False),

@@ -14,7 +14,7 @@ from weft.storage.config.table_config import TableConfig, build_schema, configur
 from weft.storage.errors import CorruptData, InvalidInput, error_from_dict
 from weft.storage.imports.table_text import read_table_text
 from weft.storage.imports.translate import translate
-from weft.storage.imports.translation import Declared, Fate
+from weft.storage.imports.translation import Declaration, Fate
 from weft.streams.pipeline.file.model import PipelineConfig
 from weft.streams.pipeline.file.pipeline import load_pipeline
 
@@ -43,7 +43,7 @@ def test_translations_are_those_of_the_import() -> None:
     assert len(pairs) == 3
     for statement, shown in pairs:
         text = read_table_text(statement)
-        found = translate("parquet", Declared(columns={}), text)
+        found = translate("parquet", Declaration(columns={}), text)
         expected = configuration(build_schema(load_config(found.config)))
         assert configuration(build_schema(load_config(yaml.safe_load(shown)))) == expected
         unknown = [line.option for line in found.report if line.fate not in {Fate.CARRIED, Fate.UNUSED}]

@@ -1,4 +1,4 @@
-"""Reads a Delta table with deltalake, deletion vectors included."""
+"""Reads a Delta table with deltalake, including deletion vectors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from weft.storage.imports.foreign_table import ForeignTable
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
-    """Open a table at a version; ``options`` are deltalake's storage options."""
+    """Open a table at a version. ``options``: deltalake's storage options."""
     if version is not None and not version.isdigit():
         raise InvalidInput(f"--source-version: {version!r} is not a version of Delta", hint="give a number such as 7")
     number = None if version is None else int(version)
@@ -44,7 +44,7 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
 
 
 def _count(table: DeltaTable) -> int | None:
-    """Rows of all files without those that deletion vectors hide; None if a file does not tell its number of rows."""
+    """Number of rows that deletion vectors do not hide; None if a file does not record its number of rows."""
     files = pa.table(table.get_add_actions(flatten=True))
     if not files.num_rows:
         return 0

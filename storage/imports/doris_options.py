@@ -1,7 +1,7 @@
 """Translates the ``CREATE TABLE`` statement of a Doris table.
 
 ``sequence_mapping.<column>`` becomes a column group, ``function_column.sequence_col`` the ordering of the only group.
-Names and meaning: Doris' documentation, "Multi-Stream Updates for the Unique Model", "Sequence Column", "Data Model".
+Source: Doris' documentation, "Multi-Stream Updates for the Unique Model", "Sequence Column", "Data Model".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from weft.storage.errors import InvalidInput
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     Fate,
     GroupDraft,
     Report,
@@ -33,55 +33,55 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
     "REPLACE_IF_NOT_NULL": ("last", Fate.CARRIED, ""),
     "REPLACE": ("last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"),
 }
-"""By aggregation of Doris: the function of weft, whether it means the same, and what differs."""
+"""For each aggregation of Doris: the function of weft, whether it means the same, and what differs."""
 
 
-def translate_doris(declared: Declared) -> Translation:
+def translate_doris(declaration: Declaration) -> Translation:
     """Translate a Doris table with the unique or the aggregate model.
 
     Raises:
-        InvalidInput: The table has the duplicate model, so it has no key; or an option names a column that it does not
-            have.
+        InvalidInput: The table has the duplicate model, so it has no key; or an option names a column that does not
+            exist.
     """
-    if declared.key_model == "DUPLICATE":
+    if declaration.key_model == "DUPLICATE":
         raise InvalidInput(
             "DUPLICATE KEY: rows of this table have no unique key",
             hint="a weft table has one row per key: name key columns that are unique with --key, or add one",
         )
-    report = Report(declared.options)
-    if declared.key_model:
-        report.add(f"{declared.key_model} KEY", ", ".join(declared.key), Fate.CARRIED, "key")
-    groups = _mapped_groups(declared, report)
-    grouped_columns = {name for group in groups for name in group.columns} | set(declared.key)
-    main = GroupDraft(MAIN, [name for name in declared.columns if name not in grouped_columns], on_delete="row")
-    sequence = declared.options.get(_SEQUENCE_COLUMN)
+    report = Report(declaration.options)
+    if declaration.key_model:
+        report.add(f"{declaration.key_model} KEY", ", ".join(declaration.key), Fate.CARRIED, "key")
+    groups = _mapped_groups(declaration, report)
+    grouped_columns = {name for group in groups for name in group.columns} | set(declaration.key)
+    main = GroupDraft(MAIN, [name for name in declaration.columns if name not in grouped_columns], on_delete="row")
+    sequence = declaration.options.get(_SEQUENCE_COLUMN)
     if sequence is not None:
-        check_columns_exist(_SEQUENCE_COLUMN, [sequence], declared.columns)
+        check_columns_exist(_SEQUENCE_COLUMN, [sequence], declaration.columns)
         main.ordering = [sequence]
         report.add(_SEQUENCE_COLUMN, sequence, Fate.CARRIED, f"groups.{MAIN}.ordering")
-    if declared.key_model == "AGGREGATE":
-        _aggregate(declared, main, report)
+    if declaration.key_model == "AGGREGATE":
+        _aggregate(declaration, main, report)
     note = "the sequence values are in a hidden column, which an export lacks: add a column, and order by it"
     report.add_if_set(_SEQUENCE_TYPE, Fate.MISSING, note)
-    buckets = bucket_count("BUCKETS", declared.buckets, report)
-    return build_configuration(declared, [*groups, main], report, buckets=buckets)
+    buckets = bucket_count("BUCKETS", declaration.buckets, report)
+    return build_configuration(declaration, [*groups, main], report, buckets=buckets)
 
 
-def _mapped_groups(declared: Declared, report: Report) -> list[GroupDraft]:
+def _mapped_groups(declaration: Declaration, report: Report) -> list[GroupDraft]:
     groups = []
-    for option, value in declared.options.items():
+    for option, value in declaration.options.items():
         if not option.startswith(_MAPPING):
             continue
         sequence, mapped = option.removeprefix(_MAPPING), split_names(value)
-        check_columns_exist(option, [sequence, *mapped], declared.columns)
+        check_columns_exist(option, [sequence, *mapped], declaration.columns)
         groups.append(GroupDraft(sequence, [sequence, *mapped], [sequence]))
         report.add(option, value, Fate.CARRIED, f"groups.{sequence}, ordering: {sequence}")
     return groups
 
 
-def _aggregate(declared: Declared, main: GroupDraft, report: Report) -> None:
-    """Choose the merge mode of the aggregate model: plain replacements need no functions."""
-    kinds = {declared.aggregates.get(name, "REPLACE") for name in main.columns}
+def _aggregate(declaration: Declaration, main: GroupDraft, report: Report) -> None:
+    """Choose the merge mode of the aggregate model. If columns are only replaced, it needs no functions."""
+    kinds = {declaration.aggregates.get(name, "REPLACE") for name in main.columns}
     if kinds <= {"REPLACE"}:
         main.merge = "latest"
     elif kinds <= {"REPLACE_IF_NOT_NULL"}:
@@ -92,9 +92,9 @@ def _aggregate(declared: Declared, main: GroupDraft, report: Report) -> None:
     for name in main.columns:
         if name in main.ordering:
             continue
-        kind = declared.aggregates.get(name, "REPLACE")
-        missing = ("last", Fate.MISSING, f"weft has no {kind}: last keeps the newest value as it is")
-        function, fate, note = _FUNCTIONS.get(kind, missing)
+        kind = declaration.aggregates.get(name, "REPLACE")
+        fallback = ("last", Fate.MISSING, f"weft has no {kind}: last keeps the newest value as it is")
+        function, fate, note = _FUNCTIONS.get(kind, fallback)
         if main.merge == "aggregate":
             functions[name] = function
             report.add(f"column {name}", kind, fate, f"function {function}{note and '; ' + note}")

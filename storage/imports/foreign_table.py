@@ -1,4 +1,4 @@
-"""A table of another format: what it declares, and a stream of its rows. Opened with the reader of its format."""
+"""A table of another format: its declaration, and a stream of its rows. Opened with the reader of its format."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 from weft.storage.errors import InvalidInput, TableError
 from weft.storage.imports.column_types import column_types
 from weft.storage.imports.translate import Format
-from weft.storage.imports.translation import Declared
+from weft.storage.imports.translation import Declaration
 
 BATCH_ROWS: Final = 64 * 1024
-"""Rows of a batch, where a reader takes a size."""
+"""Rows of a batch, if the reader accepts a size."""
 
 _READERS: Final[Mapping[Format, tuple[str, str]]] = {
     "parquet": ("parquet_reader", ""),
@@ -26,20 +26,20 @@ _READERS: Final[Mapping[Format, tuple[str, str]]] = {
     "hudi": ("hudi_reader", "hudi"),
     "paimon": ("paimon_reader", "pypaimon_rust"),
 }
-"""Module and required package by format. The extra of weft has the name of the format."""
+"""Module and required package of each format. The extra of weft has the name of the format."""
 
 _ADVICE: Final[Mapping[Format, str]] = {
-    "parquet": "is every file whole?",
+    "parquet": "check that every file is complete",
     "delta": "if the table has a feature that the reader lacks, remove it in Delta (ALTER TABLE ... DROP FEATURE)",
     "iceberg": "if the reader cannot apply its deletes, rewrite its files in Spark (CALL "
     "system.rewrite_data_files(table => '...', options => map('delete-file-threshold', '1')))",
     "hudi": "if the reader cannot read it as it is, import a Parquet export of what Hudi's reader shows",
     "paimon": "if the reader cannot read it as it is, rewrite it with 'file.format' = 'parquet', or import an export",
 }
-"""What to do if a table is sound, but the library does not know something in it."""
+"""What to do if the library does not support something in an intact table."""
 
 _PANIC: Final = "PanicException"
-"""A failure of a library in Rust. It is no `Exception`, and has no module that could be imported."""
+"""Name of the error of a failed Rust library. It is not an `Exception`, and its class cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class ForeignTable:
 
     Attributes:
         kind: The format.
-        location: Where it is.
+        location: Path or URL of the table, or its name in a catalog.
         version: The version that is read, as the format names it.
-        schema: Its columns, without those that only the format itself uses.
-        batches: Starts a read of all rows, in batches with the columns that are asked for.
-        rows: Number of rows as the format tells it without reading them; None if it does not.
-        key, partition_by, options, comments, comment: As in `Declared`.
+        schema: Its columns, without columns that only the format itself uses.
+        batches: Reads all rows, in batches with the requested columns.
+        rows: Number of rows from the metadata of the format; None if it has no such number.
+        key, partition_by, options, comments, comment: As in `Declaration`.
     """
 
     kind: Format
@@ -68,8 +68,8 @@ class ForeignTable:
     comments: Mapping[str, str | None] = field(default_factory=dict)
     comment: str | None = None
 
-    def declared(self, leave_out: Sequence[str] = ()) -> Declared:
-        """The declaration of the table, without some columns.
+    def declaration(self, leave_out: Sequence[str] = ()) -> Declaration:
+        """The declaration of the table, without the columns in ``leave_out``.
 
         Raises:
             InvalidInput: A column to leave out does not exist, or a column has a type that weft cannot store.
@@ -80,7 +80,7 @@ class ForeignTable:
                     f"--leave-out: the source has no column {name!r}", hint=f"columns: {', '.join(self.schema.names)}"
                 )
         schema = pa.schema([column for column in self.schema if column.name not in leave_out])
-        return Declared(
+        return Declaration(
             column_types(schema),
             tuple(self.key),
             tuple(self.partition_by),
@@ -90,7 +90,7 @@ class ForeignTable:
         )
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """All rows, in batches with these columns in this order.
+        """Read all rows, in batches with these columns in this order.
 
         Raises:
             InvalidInput: A file is missing or damaged.
@@ -107,13 +107,13 @@ def open_foreign(
 
     Args:
         kind: The format.
-        location: A path or URL. Of an Iceberg table: its metadata file, or its name in a catalog. Of a Paimon table:
-            its folder ``<warehouse>/<database>.db/<table>``.
+        location: A path or URL. For Iceberg: the metadata file, or the name of the table in a catalog. For Paimon: the
+            folder ``<warehouse>/<database>.db/<table>``.
         version: Version (Delta), snapshot id (Iceberg) or commit time (Hudi) to read; the newest by default.
-        options: Of the reader: options of the store, and for Iceberg properties of the catalog.
+        options: Options of the reader: for the store, and for Iceberg properties of the catalog.
 
     Raises:
-        InvalidInput: The reader is not installed, or there is no such table or version.
+        InvalidInput: The reader is not installed, or the table or version does not exist.
     """
     module, package = _READERS[kind]
     if package and importlib.util.find_spec(package) is None:
@@ -126,7 +126,7 @@ def open_foreign(
 
 @contextmanager
 def _read_errors(kind: Format, location: str) -> Iterator[None]:
-    """Turn every error of a reader into `InvalidInput`: each library has errors of its own."""
+    """Turn every error of a reader into `InvalidInput`, because each library has its own error classes."""
     try:
         yield
     except (TableError, MemoryError, AssertionError):
@@ -144,10 +144,10 @@ def _read_errors(kind: Format, location: str) -> Iterator[None]:
 
 
 def refuse_version(kind: Format, version: str | None) -> None:
-    """Refuse a version for a format that has none here.
+    """Refuse a version for a format whose reader cannot read older versions.
 
     Raises:
-        InvalidInput: ``version`` is given.
+        InvalidInput: ``version`` is not None.
     """
     if version is not None:
         raise InvalidInput(f"--source-version: {kind} is read as it is now", hint="leave the option out")

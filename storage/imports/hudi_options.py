@@ -1,6 +1,6 @@
 """Translates the options of a Hudi table: those of ``hoodie.properties``, of writers, and of ``CREATE TABLE``.
 
-The table becomes one column group. Names and meaning: Hudi's documentation, "Record Merger" and "Configurations".
+The table becomes one column group. Source: Hudi's documentation, "Record Merger" and "Configurations".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     Fate,
     GroupDraft,
     Report,
@@ -47,7 +47,7 @@ _PARTIAL_PAYLOADS: Final[Mapping[str, bool]] = {
     "PartialUpdateAvroPayload": True,
     "OverwriteNonDefaultsWithLatestAvroPayload": False,
 }
-"""Payloads that keep a column where the new record has no value, and whether the ordering value decides."""
+"""Payloads that keep the value of a column if the new record has none; whether the ordering value decides."""
 
 _MISSING: Final[Mapping[str, str]] = {
     "hoodie.datasource.write.payload.delete.field": "map the column to _op in the writer's select",
@@ -60,19 +60,19 @@ _MISSING: Final[Mapping[str, str]] = {
 }
 
 
-def translate_hudi(declared: Declared) -> Translation:
+def translate_hudi(declaration: Declaration) -> Translation:
     """Translate a Hudi table.
 
     Raises:
-        InvalidInput: The table has no record key, or an option names a column that it does not have.
+        InvalidInput: The table has no record key, or an option names a column that does not exist.
     """
-    options, report = declared.options, Report(declared.options)
-    columns = {name: kind for name, kind in declared.columns.items() if not name.startswith("_hoodie_")}
-    key = list(declared.key) or _names(options, RECORD_KEY)
-    partition_by = list(declared.partition_by) or [name.split(":")[0] for name in _names(options, PARTITION)]
+    options, report = declaration.options, Report(declaration.options)
+    columns = {name: kind for name, kind in declaration.columns.items() if not name.startswith("_hoodie_")}
+    key = list(declaration.key) or _names(options, RECORD_KEY)
+    partition_by = list(declaration.partition_by) or [name.split(":")[0] for name in _names(options, PARTITION)]
     check_columns_exist("record key", key, columns)
     check_columns_exist("partition", partition_by, columns)
-    declared = replace(declared, columns=columns, key=key, partition_by=partition_by)
+    declaration = replace(declaration, columns=columns, key=key, partition_by=partition_by)
     ordering = _names(options, _ORDERING)
     check_columns_exist("ordering fields", ordering, columns)
     main = GroupDraft(MAIN, [name for name in columns if name not in key], on_delete="row")
@@ -87,16 +87,16 @@ def translate_hudi(declared: Declared) -> Translation:
     buckets = bucket_count(_BUCKETS, options.get(_BUCKETS), report)
     for name, note in _MISSING.items():
         report.add_if_set(name, Fate.MISSING, note)
-    return build_configuration(declared, [main], report, buckets=buckets)
+    return build_configuration(declaration, [main], report, buckets=buckets)
 
 
 def _names(options: Mapping[str, str], aliases: Sequence[str]) -> list[str]:
-    """The names in the first of these options that is set."""
+    """Column names in the first of these options that is set."""
     return next((split_names(options[option]) for option in aliases if options.get(option, "").strip()), [])
 
 
 def _decide(options: Mapping[str, str], main: GroupDraft, report: Report, *, ordering: bool) -> bool:
-    """Set the merge mode of the group. Returns whether the ordering fields decide, and not the commit time."""
+    """Set the merge mode of the group. Returns whether the ordering fields decide, instead of the commit time."""
     mode = next((option for option in _MODE if option in options), None)
     merge_mode = options[mode].strip().upper() if mode is not None else ""
     by_event = ordering if merge_mode in {"", "CUSTOM"} else merge_mode == "EVENT_TIME_ORDERING"

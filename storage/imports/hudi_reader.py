@@ -1,4 +1,4 @@
-"""Reads a Hudi table with hudi-rs: a snapshot, with the log files of merge-on-read tables merged by its rules."""
+"""Reads a snapshot of a Hudi table with hudi-rs, which merges the log files of merge-on-read tables."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _HARMLESS: Final = frozenset(
         "hoodie.read.scan.max.memory.size",
     }
 )
-"""Options of hudi-rs that do not change which rows are read. Others give, for example, the rows without log files."""
+"""Options of hudi-rs that do not change which rows are read. Others do: they leave out log files, for example."""
 _META: Final = frozenset(
     f"_hoodie_{name}" for name in ("commit_time", "commit_seqno", "record_key", "partition_path", "file_name")
 )
-"""Columns of Hudi itself. A table whose schema was changed with schema-on-read declares them like any other."""
+"""Columns of Hudi itself, which a table declares like others if its schema was changed with schema-on-read."""
 _INTERNAL_SCHEMA: Final = "latest_schema"
-"""Property of a commit: the columns with their ids, if the schema was ever changed with schema-on-read."""
+"""Property of a commit with the columns and their ids. It exists if the schema was changed with schema-on-read."""
 _ID_FIELDS: Final = frozenset({"id", "element_id", "key_id", "value_id"})
 _UNSAFE_ADVICE: Final = "Set hoodie.read."
-"""Begins advice in errors of hudi-rs to read by rules that are not those of the table."""
+"""Start of advice in errors of hudi-rs: to read the table with other merge rules than its own."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
-    """Open a table at a commit time; ``options`` are those of the store, and some of hudi-rs."""
+    """Open a table at a commit time. ``options``: options of the store, and some of hudi-rs."""
     for name in options:
         if name.startswith(_PREFIX) and name not in _HARMLESS:
             raise InvalidInput(
@@ -49,11 +49,11 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         table = HudiTableBuilder.from_base_uri(uri).with_options(text_options).build()
         return _open_version(table, location, version)
     except Exception as error:
-        raise _clearer(error) from error
+        raise _without_unsafe_advice(error) from error
 
 
-def _clearer(error: Exception) -> Exception:
-    """The same error without advice that would give other rows than Hudi's own readers."""
+def _without_unsafe_advice(error: Exception) -> Exception:
+    """The error without advice that would make hudi-rs read other rows than Hudi's own readers."""
     text, separator, _ = str(error).partition(_UNSAFE_ADVICE)
     if not separator:
         return error
@@ -65,27 +65,28 @@ def _clearer(error: Exception) -> Exception:
 
 
 def _open_version(table: HudiTable, location: str, version: str | None) -> ForeignTable:
-    commit = table.get_timeline().get_latest_commit_timestamp()
-    if commit is None:
+    newest_commit = table.get_timeline().get_latest_commit_timestamp()
+    if newest_commit is None:
         raise InvalidInput(
             f"the Hudi table at {location} has no commit", hint="check the location: there is nothing to import"
         )
-    at = commit if version is None else version
+    commit_time = newest_commit if version is None else version
     _check_names(table)
     if version is not None:
         _check_kept(table, version)
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        query = HudiReadOptions().with_as_of_timestamp(at).with_projection(list(columns)).with_batch_size(BATCH_ROWS)
+        query = HudiReadOptions().with_as_of_timestamp(commit_time)
+        query = query.with_projection(list(columns)).with_batch_size(BATCH_ROWS)
         try:
             yield from table.read_stream(query)
         except Exception as error:
-            raise _clearer(error) from error
+            raise _without_unsafe_advice(error) from error
 
     return ForeignTable(
         kind="hudi",
         location=location,
-        version=at,
+        version=commit_time,
         schema=pa.schema([field for field in table.get_schema() if field.name not in _META]),
         batches=batches,
         partition_by=list(table.get_partition_schema().names),
@@ -94,9 +95,9 @@ def _open_version(table: HudiTable, location: str, version: str | None) -> Forei
 
 
 def _check_kept(table: HudiTable, version: str) -> None:
-    """Refuse a version whose files Hudi has cleaned: its file groups would be missing without an error.
+    """Refuse a version with files that Hudi has cleaned: their rows would be missing without an error.
 
-    A commit after the version says of each file group that it wrote to or replaced whether that existed before.
+    Each commit after the version records whether the file groups that it wrote or replaced existed before.
 
     Raises:
         InvalidInput: The version is older than all commits in the timeline, or lacks file groups.
@@ -108,18 +109,18 @@ def _check_kept(table: HudiTable, version: str) -> None:
             f"--source-version: {version} is older than the oldest commit in the timeline, {oldest}",
             hint="give the time of a commit, yyyyMMddHHmmssSSS",
         )
-    here = HudiReadOptions().with_as_of_timestamp(version)
-    present_ids = {file_slice.file_id for file_slice in table.get_file_slices(here)}
-    based, later_ids, replaced_ids = set[str](), set[str](), set[str]()
+    query = HudiReadOptions().with_as_of_timestamp(version)
+    present_ids = {file_slice.file_id for file_slice in table.get_file_slices(query)}
+    earlier_ids, later_ids, replaced_ids = set[str](), set[str](), set[str]()
     for commit in (commits[time] for time in sorted(commits) if time > version):
         metadata = parse_json(timeline.get_instant_metadata_in_json(commit))
         for stats in (metadata.get("partitionToWriteStats") or {}).values():
             for stat in stats:
-                before = stat.get("prevCommit") or "null"
-                (based if before != "null" and before <= version else later_ids).add(stat["fileId"])
+                previous = stat.get("prevCommit") or "null"
+                (earlier_ids if previous != "null" and previous <= version else later_ids).add(stat["fileId"])
         for file_ids in (metadata.get("partitionToReplaceFileIds") or {}).values():
             replaced_ids.update(file_ids)
-    missing_ids = (based | replaced_ids - later_ids) - present_ids
+    missing_ids = (earlier_ids | replaced_ids - later_ids) - present_ids
     if missing_ids:
         raise InvalidInput(
             f"--source-version: Hudi has cleaned files of {version} ({len(missing_ids)} file groups are gone)",
@@ -128,21 +129,21 @@ def _check_kept(table: HudiTable, version: str) -> None:
 
 
 def _commits(table: HudiTable) -> dict[str, HudiInstant]:
-    """Completed commits of all kinds that are in the timeline, by their time."""
+    """Completed commits of all kinds in the timeline, by time."""
     timeline = table.get_timeline()
     timelines = (
         timeline.get_completed_commits(),
         timeline.get_completed_deltacommits(),
         timeline.get_completed_replacecommits(),
     )
-    return {commit.timestamp: commit for some in timelines for commit in some}
+    return {commit.timestamp: commit for commits in timelines for commit in commits}
 
 
 def _check_names(table: HudiTable) -> None:
     """Refuse a table in which a column was renamed or dropped with schema-on-read.
 
-    Hudi then finds columns in older files by their ids, and hudi-rs by their names: a renamed column would be NULL,
-    and a new column of the name of a dropped one would have its values.
+    Hudi finds columns in older files by id, but hudi-rs by name. So a renamed column would be NULL, and a new column
+    with the name of a dropped one would have its values.
 
     Raises:
         InvalidInput: A column was renamed or dropped.
@@ -161,8 +162,9 @@ def _check_names(table: HudiTable) -> None:
     if not newest:
         return
     text = table.hudi_options().get("hoodie.table.create.schema") or "{}"
-    created = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])  # escaped as in a file of properties
-    column_names = [field["name"] for field in created if field["name"] not in _META]
+    # The schema is escaped as in a properties file.
+    created_fields = parse_json(re.sub(r"\\(.)", r"\1", text)).get("fields", [])
+    column_names = [field["name"] for field in created_fields if field["name"] not in _META]
     for number, name in enumerate(column_names, len(_META)):
         names.setdefault(number, set()).add(name)
     renames = sorted(" -> ".join(sorted(old_names)) for old_names in names.values() if len(old_names) > 1)
@@ -176,10 +178,10 @@ def _check_names(table: HudiTable) -> None:
 
 
 def _ids(kind: Any) -> set[int]:
-    """All ids in a part of Hudi's internal schema: of fields, and of the elements, keys and values of nested types."""
+    """All ids in a part of Hudi's internal schema, including elements, keys and values of nested types."""
     if isinstance(kind, list):
         return set[int]().union(*map(_ids, kind))
     if not isinstance(kind, dict):
         return set()
-    here = {number for name, number in kind.items() if name in _ID_FIELDS}
-    return here.union(*map(_ids, kind.values()))
+    own_ids = {number for name, number in kind.items() if name in _ID_FIELDS}
+    return own_ids.union(*map(_ids, kind.values()))

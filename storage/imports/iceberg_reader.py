@@ -24,8 +24,8 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
     Args:
         location: A metadata file (``*.metadata.json``), or ``namespace.table`` in a catalog.
         version: Id of a snapshot.
-        options: Properties of the catalog or of the file access; ``catalog`` is the name of the catalog in the
-            configuration of pyiceberg, ``default`` without it.
+        options: Properties of the catalog or of the file access. ``catalog``: name of the catalog in the configuration
+            of pyiceberg, by default ``default``.
     """
     properties = {name: str(value) for name, value in options.items() if name != _CATALOG}
     if location.endswith(_METADATA):
@@ -35,7 +35,9 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
         table = load_catalog(str(options.get(_CATALOG, "default")), **properties).load_table(location)
     snapshot = table.current_snapshot() if version is None else table.snapshot_by_id(_number(version))
     if version is not None and snapshot is None:
-        raise InvalidInput(f"--source-version: {location} has no snapshot {version}", hint="see its history")
+        raise InvalidInput(
+            f"--source-version: {location} has no snapshot {version}", hint="give the id of a snapshot in its history"
+        )
     snapshot_id = None if snapshot is None else snapshot.snapshot_id
 
     def batches(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -60,10 +62,10 @@ def open_table(location: str, version: str | None, options: dict[str, Any]) -> F
 
 
 def _check_name(location: str) -> None:
-    """Refuse a location where a name in a catalog is expected.
+    """Refuse a path or URL where a name in a catalog is expected.
 
     Raises:
-        InvalidInput: It is a path or a URL. The hint names the newest metadata file if it is a local folder with one.
+        InvalidInput: It is a path or a URL. The hint names the newest metadata file of a local folder.
     """
     if "/" not in location and not Path(location).is_dir():
         return

@@ -1,9 +1,9 @@
 """Copies the rows of a foreign table into a new weft table, all in one commit.
 
-The rows are written to log files first. Only when all of them were read and accepted is the table created, and one
-commit makes them visible: a read sees no table, an empty table, or all rows. If the process dies before that, the next
+The rows are written to log files first. The table is created only after all rows were read and accepted, and one commit
+makes them visible: a read sees no table, an empty table, or all rows. If the process dies before the commit, the next
 import begins again; if it dies later, the next import finds the commit and finishes. The rows belong to a stream that
-writes all groups, so each group has the ordering values that the rows carry; the lane is closed at the end.
+writes all groups, so each group has the ordering values of the rows. The lane is closed at the end.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ImportResult(Shown):
     Attributes:
         uri: Location of the table.
         source: Format, location and version of the source.
-        imported: False if a former import had committed these rows already.
-        rows: Rows that the source has.
-        rows_ignored: Rows with a key alone: every group of theirs is NULL in all columns.
-        keys: Rows that the table shows.
+        imported: False if an earlier import had already committed these rows.
+        rows: Number of rows in the source.
+        rows_ignored: Number of rows that have only a key: all other columns are NULL.
+        keys: Number of rows in the table.
     """
 
     uri: str
@@ -64,7 +64,7 @@ class ImportResult(Shown):
 
     @property
     def merged(self) -> int:
-        """Rows that share their key with another row, which won."""
+        """Number of rows that lost against another row with the same key."""
         return self.rows - self.rows_ignored - self.keys
 
 
@@ -79,18 +79,18 @@ def import_table(
     """Create a table with the rows of a foreign table.
 
     Args:
-        uri: Where the table is created.
+        uri: Location of the new table.
         source: The foreign table.
-        config: The configuration. A stream that writes all groups is added if it has none. Columns of the
-            source that it does not name are not read.
+        config: The configuration. If no stream writes all groups, one is added. Columns of the source that it does not
+            name are not read.
         storage_options: Options of the table's store, as in `weft.Table.create`.
         progress: Called after each batch.
 
     Raises:
-        InvalidInput: The configuration is wrong, the source lacks a column or has one of another type, cannot be read,
-            or has rows that the table cannot hold. There is no table, or it is as it was before.
-        Conflict: There is already another table, or another import was faster.
-        CorruptData: The numbers of rows do not agree. Before the commit: there is no table.
+        InvalidInput: The configuration is wrong; or the source lacks a column, has a column of another type, cannot be
+            read, or has rows that the table cannot store. No table was created or changed.
+        Conflict: Another table already exists, or another import was faster.
+        CorruptData: The numbers of rows do not agree. If that is found before the commit, no table was created.
         StoreUnavailable, CommitUnknown: See `weft.storage.write.writer.Writer.append`. Repeat the import.
     """
     return import_into(open_environment(uri, storage_options), source, config, progress=progress)
@@ -103,21 +103,21 @@ def import_into(
     *,
     progress: OnStage = unobserved,
 ) -> ImportResult:
-    """Create a table in a given environment; see `import_table`."""
-    whole, stream = _with_stream(load_config(config))
-    schema = resolve_references(env, whole)
+    """Create a table with the rows of a foreign table, in an environment; see `import_table`."""
+    full_config, stream = _with_stream(load_config(config))
+    schema = resolve_references(env, full_config)
     _check_columns(source, schema, stream)
-    described = {"format": source.kind, "location": source.location, "version": source.version}
+    source_facts = {"format": source.kind, "location": source.location, "version": source.version}
     table = _existing(env)
-    earlier_commit = None if table is None else _finished_commit(table, described)
+    earlier_commit = None if table is None else _finished_commit(table, source_facts)
     if table is not None and earlier_commit is not None:
         _check_like(table, schema)
         commit = earlier_commit
     elif table is None:
-        table, commit = _into_new_table(env, source, whole, stream, described, progress)
+        table, commit = _into_new_table(env, source, full_config, stream, source_facts, progress)
     else:
         _check_same(table, schema)
-        commit = _into_empty_table(table, source, stream, described, progress)
+        commit = _into_empty_table(table, source, stream, source_facts, progress)
     assert table is not None, "it existed, or was created"
     lane = lane_name(LANE)
     if not table.writable().has_ended(lane):
@@ -125,8 +125,10 @@ def import_into(
     keys = _count(table, schema)
     total = commit.rows + commit.rows_ignored
     if keys > commit.rows and earlier_commit is None:
-        raise CorruptData(f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="weft verify")
-    return ImportResult(table.uri, described, earlier_commit is None, total, commit.rows_ignored, keys)
+        raise CorruptData(
+            f"{table.uri} shows {keys} rows, but only {commit.rows} were imported", hint="check it: weft verify URI"
+        )
+    return ImportResult(table.uri, source_facts, earlier_commit is None, total, commit.rows_ignored, keys)
 
 
 def _existing(env: Environment) -> Table | None:
@@ -139,10 +141,10 @@ def _existing(env: Environment) -> Table | None:
 
 
 def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
-    """The configuration with a stream for the rows, and the name of that stream.
+    """Choose or add a stream for the rows; returns the configuration, and the name of the stream.
 
-    A stream that writes all groups is used as it is. The watermarks of a stream that is added do not advance after the
-    import; in other streams the closed lane of the import does not count.
+    A stream that writes all groups is used. The closed lane of the import does not hold back its watermarks. The
+    watermarks of an added stream do not advance after the import.
     """
     groups = list(config.groups)
     for name, stream in config.streams.items():
@@ -157,7 +159,7 @@ def _with_stream(config: TableConfig) -> tuple[TableConfig, str]:
 
 
 def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> None:
-    """Check the columns and their types before any row is read."""
+    """Check columns and types before any row is read."""
     for column in schema.columns:
         if column.name not in source.schema.names:
             raise InvalidInput(
@@ -171,8 +173,8 @@ def _check_columns(source: ForeignTable, schema: TableSchema, stream: str) -> No
                     hint="use sum: imported counts go on, and new events give 1 for each value",
                 )
     source_fields = [source.schema.field(column.name) for column in schema.columns]
-    empty = pa.table({field.name: storable(pa.array([], field.type)) for field in source_fields})
-    prepare(empty, schema, schema.stream(stream))
+    empty_table = pa.table({field.name: storable(pa.array([], field.type)) for field in source_fields})
+    prepare(empty_table, schema, schema.stream(stream))
 
 
 def _into_new_table(
@@ -180,10 +182,10 @@ def _into_new_table(
     source: ForeignTable,
     config: TableConfig,
     stream: str,
-    described: Mapping[str, str],
+    source_facts: Mapping[str, str],
     progress: OnStage,
 ) -> tuple[Table, Commit]:
-    """Write all files for the first commit of a lane that does not exist yet, then create the table and commit them."""
+    """Write all files for the first commit of a future lane, then create the table and commit the files."""
     schema = resolve_references(env, config)
     ticket = WriteTicket(
         env=env,
@@ -204,7 +206,7 @@ def _into_new_table(
                 raise Conflict(  # noqa: TRY301 - the files are removed below
                     f"another import into {table.uri} came in between", hint="run the import again: it shows the result"
                 )
-            return table, _commit(writer, fresh_ticket, written_files, described)
+            return table, _commit(writer, fresh_ticket, written_files, source_facts)
     except (Conflict, InvalidInput):
         for file in written_files.files:
             remove_log_file(env.store, file)
@@ -215,7 +217,7 @@ def _into_empty_table(
     table: Table,
     source: ForeignTable,
     stream: str,
-    described: Mapping[str, str],
+    source_facts: Mapping[str, str],
     progress: OnStage,
 ) -> Commit:
     """Import into the table that an earlier import created before it died."""
@@ -223,18 +225,18 @@ def _into_empty_table(
         ticket = writer.begin(BATCH)
         if isinstance(ticket, Commit):
             return ticket
-        return _commit(writer, ticket, _write(ticket, source, progress), described)
+        return _commit(writer, ticket, _write(ticket, source, progress), source_facts)
 
 
-def _commit(writer: Writer, ticket: WriteTicket, written: Written, described: Mapping[str, str]) -> Commit:
-    return writer.commit(ticket, [written], source=dict(described))
+def _commit(writer: Writer, ticket: WriteTicket, result: Written, source_facts: Mapping[str, str]) -> Commit:
+    return writer.commit(ticket, [result], source=dict(source_facts))
 
 
-def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | None:
-    """The commit of a former import; None if there is none.
+def _finished_commit(table: Table, source_facts: Mapping[str, str]) -> Commit | None:
+    """The commit of an earlier import; None if there is none.
 
     Raises:
-        Conflict: It imported something else.
+        Conflict: The earlier import had another source.
     """
     state = table.state()
     lane = lane_name(LANE)
@@ -242,18 +244,18 @@ def _finished_commit(table: Table, described: Mapping[str, str]) -> Commit | Non
     recent_commit = progress.recent.get(BATCH)
     if recent_commit is None:
         return None
-    if progress.source != described:
-        other = " ".join(map(str, progress.source.values()))
+    if progress.source != source_facts:
+        source = " ".join(map(str, progress.source.values()))
         raise Conflict(
-            f"{table.uri} was imported from {other}", hint="choose another location, or import the same version again"
+            f"{table.uri} was imported from {source}", hint="choose another location, or import the same version again"
         )
     return Commit(lane, recent_commit.seq, recent_commit.rows, recent_commit.rows_ignored, replayed=True)
 
 
 def _check_like(table: Table, schema: TableSchema) -> None:
-    """Refuse a configuration with another key or another order of rows than the finished import had.
+    """Refuse a configuration whose key or ordering differs from that of the finished import.
 
-    What a table may change afterwards is not compared: columns, groups and streams may have been added.
+    Other parts are not compared, because columns, groups and streams may have been added since.
     """
     new, old = configuration(schema), configuration(table.schema)
     old_orderings = {name: group["ordering"] for name, group in old["groups"].items()}
@@ -271,7 +273,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _check_same(table: Table, schema: TableSchema) -> None:
-    """Refuse a table that no import into this configuration can have created."""
+    """Refuse a table with another configuration: no earlier import can have created it."""
     if configuration(table.schema) != configuration(schema):
         raise Conflict(
             f"there is already another table at {table.uri}",
@@ -280,7 +282,7 @@ def _check_same(table: Table, schema: TableSchema) -> None:
 
 
 def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Written:
-    """Write the log files of all rows; nothing is visible.
+    """Write the log files of all rows, without making them visible.
 
     Raises:
         InvalidInput: A row cannot be stored, or the source cannot be read. The files were deleted.
@@ -311,27 +313,27 @@ def _write(ticket: WriteTicket, source: ForeignTable, progress: OnStage) -> Writ
             remove_log_file(ticket.env.store, file)
         raise CorruptData(
             f"the source says that it has {total} rows, {count} were read, and {rows + result.rows_ignored} written",
-            hint="is it being changed? import a fixed version",
+            hint="import a fixed version, in case the source is being changed",
         )
     return result
 
 
 def _check_ordering_values(batch: pa.RecordBatch, schema: TableSchema) -> None:
-    """Refuse rows that would lose values: a group has values, but its ordering columns are all NULL."""
+    """Refuse rows that would lose values: rows with values in a group whose ordering columns are all NULL."""
     for group in schema.groups:
         if not group.ordering or not len(batch):
             continue
-        unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
-        others = [name for name in group.columns if name not in group.ordering]
-        if not others or not unordered.any():
+        is_unordered = np.logical_and.reduce([_nulls(batch, name) for name in group.ordering])
+        value_columns = [name for name in group.columns if name not in group.ordering]
+        if not value_columns or not is_unordered.any():
             continue
-        bad = unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in others])
-        if bad.any():
-            rows = batch.select(list(schema.key)).filter(pa.array(bad)).slice(0, MAX_EXAMPLES).to_pylist()
+        loses_values = is_unordered & ~np.logical_and.reduce([_nulls(batch, name) for name in value_columns])
+        if loses_values.any():
+            rows = batch.select(list(schema.key)).filter(pa.array(loses_values)).slice(0, MAX_EXAMPLES).to_pylist()
             examples = "; ".join(", ".join(f"{name}={value!r}" for name, value in row.items()) for row in rows)
             raise InvalidInput(
-                f"group {group.name!r}: {int(bad.sum())} of {len(batch)} rows have values, but NULL in every ordering "
-                f"column ({', '.join(group.ordering)}), for example {examples}",
+                f"group {group.name!r}: {int(loses_values.sum())} of {len(batch)} rows have values, but NULL in every "
+                f"ordering column ({', '.join(group.ordering)}), for example {examples}",
                 hint="fill the ordering column in the source, or order the group by another column with --config",
             )
 
@@ -341,6 +343,6 @@ def _nulls(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.bool
 
 
 def _count(table: Table, schema: TableSchema) -> int:
-    """Number of rows that the table shows."""
+    """Count the rows of the table."""
     reader = table.snapshot(references=False).to_reader([schema.key[0]])
     return sum(len(batch) for batch in reader)

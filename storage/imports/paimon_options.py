@@ -1,4 +1,4 @@
-"""Translates the options of a Paimon table. Names and meaning: Paimon's documentation, "Merge Engines" and "Options".
+"""Translates the options of a Paimon table. Source: Paimon's documentation, "Merge Engines" and "Options".
 
 A sequence group becomes a column group with its sequence fields as ordering columns. Columns outside sequence groups
 make one group, `MAIN`.
@@ -13,7 +13,7 @@ from typing import Any, Final
 from weft.storage.errors import InvalidInput
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     Fate,
     GroupDraft,
     Report,
@@ -54,7 +54,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[str, Fate, str]]] = {
     "first_value": ("first", Fate.DIFFERS, "first skips NULLs"),
     "count": ("sum", Fate.DIFFERS, "sum, so that imported counts go on: new events must give 1 for each value"),
 }
-"""By function of Paimon: the function of weft, whether it means the same, and what differs."""
+"""For each function of Paimon: the function of weft, whether it means the same, and what differs."""
 
 _MISSING: Final[Mapping[str, str]] = {
     "sequence.field.sort-order": "ordering values are ascending: negate the values on the way in if it is descending",
@@ -74,21 +74,21 @@ _MISSING_OF_FIELD: Final[Mapping[str, str]] = {
 }
 
 
-def translate_paimon(declared: Declared) -> Translation:
+def translate_paimon(declaration: Declaration) -> Translation:
     """Translate a Paimon table with a primary key.
 
     Raises:
-        InvalidInput: The table has no primary key, or an option names a column that it does not have.
+        InvalidInput: The table has no primary key, or an option names a column that does not exist.
     """
-    return _Paimon(declared).translation()
+    return _Paimon(declaration).translation()
 
 
 class _Paimon:
-    def __init__(self, declared: Declared) -> None:
-        self._declared = declared
-        self._options = dict(declared.options)
-        self._report = Report(declared.options)
-        self._values = [name for name in declared.columns if name not in declared.key]
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+        self._options = dict(declaration.options)
+        self._report = Report(declaration.options)
+        self._values = [name for name in declaration.columns if name not in declaration.key]
 
     def translation(self) -> Translation:
         engine = self._options.get(_ENGINE, "deduplicate")
@@ -98,7 +98,7 @@ class _Paimon:
                 hint="merge engines: deduplicate, partial-update, aggregation, first-row",
             )
         sequence = split_names(self._options.get(_SEQUENCE, ""))
-        check_columns_exist(_SEQUENCE, sequence, self._declared.columns)
+        check_columns_exist(_SEQUENCE, sequence, self._declaration.columns)
         groups = self._sequence_groups()
         grouped_columns = {name for group in groups for name in group.columns}
         main = GroupDraft(MAIN, [name for name in self._values if name not in grouped_columns])
@@ -110,39 +110,40 @@ class _Paimon:
         self._report_engine(engine, sequence, main)
         buckets = bucket_count("bucket", self._options.get("bucket"), self._report)
         self._report_rest()
-        return build_configuration(self._declared, [*groups, main], self._report, buckets=buckets)
+        return build_configuration(self._declaration, [*groups, main], self._report, buckets=buckets)
 
     def _sequence_groups(self) -> list[GroupDraft]:
         groups = []
         for option, value in self._options.items():
             if (option_match := _SEQUENCE_GROUP.fullmatch(option)) is None:
                 continue
-            ordering, protected = split_names(option_match[1]), split_names(value)
-            check_columns_exist(option, [*ordering, *protected], self._declared.columns)
-            group = GroupDraft("_".join(ordering), [*ordering, *protected], ordering)
+            ordering, group_columns = split_names(option_match[1]), split_names(value)
+            check_columns_exist(option, [*ordering, *group_columns], self._declaration.columns)
+            group = GroupDraft("_".join(ordering), [*ordering, *group_columns], ordering)
             groups.append(group)
             self._report.add(option, value, Fate.CARRIED, f"groups.{group.name}, ordering: {', '.join(ordering)}")
         return groups
 
     def _aggregate(self, group: GroupDraft, engine: str) -> None:
-        """Give a group functions if one of its columns has one, or if the merge engine aggregates."""
+        """Set the functions of a group if one of its columns has a function, or if the merge engine aggregates."""
         default = self._options.get(_DEFAULT_FUNCTION)
-        requested = {
+        requested_functions = {
             name: function
             for name in group.columns
             if name not in group.ordering and (function := self._function(name, default)) is not None
         }
         if engine == "first-row" and group.name == MAIN:
-            requested = dict.fromkeys((name for name in group.columns if name not in group.ordering), "first_value")
-        elif not requested and (engine != "aggregation" or group.name != MAIN):
+            values = (name for name in group.columns if name not in group.ordering)
+            requested_functions = dict.fromkeys(values, "first_value")
+        elif not requested_functions and (engine != "aggregation" or group.name != MAIN):
             return
         group.merge = "aggregate"
         functions: dict[str, Any] = {}
         for name in group.columns:
             if name in group.ordering:
                 continue
-            function, fate, note = self._find_function(requested.get(name, "last_non_null_value"))
-            if name in requested or engine == "aggregation":
+            function, fate, note = self._find_function(requested_functions.get(name, "last_non_null_value"))
+            if name in requested_functions or engine == "aggregation":
                 functions[name] = function
             else:  # in the same sequence group, without a function
                 functions[name], fate, note = "last", Fate.DIFFERS, "last skips NULLs, because its group aggregates"
@@ -160,18 +161,18 @@ class _Paimon:
 
     @staticmethod
     def _find_function(function: str) -> tuple[str, Fate, str]:
-        missing = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
-        return _FUNCTIONS.get(function.strip().lower(), missing)
+        fallback = ("last", Fate.MISSING, f"weft has no {function}: last keeps the newest value as it is")
+        return _FUNCTIONS.get(function.strip().lower(), fallback)
 
     def _set_deletes(self, groups: Sequence[GroupDraft], engine: str) -> None:
-        ignored = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
+        ignore_option = next((name for name in _IGNORE_DELETE if is_true(self._options.get(name, ""))), None)
         for name in _IGNORE_DELETE:
-            note = "on_delete: ignore of every stream" if name == ignored else "deletes count, as by default"
+            note = "on_delete: ignore of every stream" if name == ignore_option else "deletes count, as by default"
             self._report.add_if_set(name, Fate.CARRIED, note)
         all_rows = engine == "deduplicate" or is_true(self._options.get(_REMOVE_ROW, ""))
         of_rows = split_names(self._options.get(_REMOVE_ROW_OF_GROUP, ""))
         for group in groups:
-            if ignored is not None:
+            if ignore_option is not None:
                 group.on_delete = "ignore"
             elif all_rows or any(name in of_rows for name in group.ordering):
                 group.on_delete = "row"
@@ -199,7 +200,7 @@ class _Paimon:
             elif option in _MISSING:
                 self._report.add(option, value, Fate.MISSING, _MISSING[option])
             elif (option_match := _FUNCTION.fullmatch(option)) is not None:
-                check_columns_exist(option, [option_match[1]], self._declared.columns)
+                check_columns_exist(option, [option_match[1]], self._declaration.columns)
                 self._report.add(option, value, Fate.UNUSED, "the column is in the key or orders its group")
             elif (option_match := _FIELD_OPTION.fullmatch(option)) is not None:
                 note = _MISSING_OF_FIELD.get(option_match[2], "weft has no such option of a column")

@@ -15,19 +15,19 @@ from weft.storage.store.open_store import open_store
 
 _DATABASE: Final = ".db"
 _FALLBACK: Final = "scan.fallback-"
-"""Begins options that name branches, whose rows are shown where the table has none."""
+"""Prefix of options that name branches, whose rows fill partitions that the table lacks."""
 _REMOVES: Final = (
     "partial-update.remove-record-on-delete",
     "partial-update.remove-record-on-sequence-group",
     "aggregation.remove-record-on-delete",
 )
-"""Options with which a delete removes a row. The library merges what came before it into a later insert of the key."""
+"""Options by which a delete removes a row. The library wrongly merges older values into a later insert of the key."""
 _OTHER_ROWS: Final = frozenset({"branch", "incremental-between", "incremental-between-timestamp"})
-"""Options of a table that change which rows its readers show, and that the library does not know."""
+"""Options of a table that change which rows its readers show, and that the library ignores."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
-    """Open a table; ``options`` are those of the catalog, such as credentials of the store."""
+    """Open a table. ``options``: options of the catalog, such as credentials of the store."""
     refuse_version("paimon", version)
     uri = location.rstrip("/") if "://" in location else open_store(location).uri.removeprefix("file://")
     scheme, mark, path = uri.rpartition("://")

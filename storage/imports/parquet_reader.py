@@ -1,4 +1,4 @@
-"""Reads a Parquet file, or a folder of them; folders like ``day=2024-01-31`` become columns."""
+"""Reads a Parquet file, or a folder of Parquet files. Folders like ``day=2024-01-31`` become columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TABLES: Final = {
     "iceberg": "metadata/*.metadata.json",
     "paimon": "schema/schema-*",
 }
-"""Paths that only a table of that format has. Its Parquet files alone would give rows that the table has deleted."""
+"""Paths that identify a table of each format, whose Parquet files also have rows that the table has deleted."""
 
 
 def open_table(location: str, version: str | None, options: dict[str, Any]) -> ForeignTable:
-    """Open the files at a location; ``options`` are those of the fsspec file system."""
+    """Open the files at a location. ``options``: options of the fsspec file system."""
     refuse_version("parquet", version)
     files, path = fsspec.url_to_fs(location, **options)
     _refuse_table(files, path, location)

@@ -1,4 +1,4 @@
-"""Reads the options of a table from a text: a ``CREATE TABLE`` statement of Paimon, Hudi or Doris, or properties.
+"""Parses the options of a table: a ``CREATE TABLE`` statement of Paimon, Hudi or Doris, or properties.
 
 Properties are lines ``name = value`` (or ``name: value``); ``#`` starts a comment line.
 """
@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from weft.storage.errors import InvalidInput
-from weft.storage.imports.translation import Declared, split_names
+from weft.storage.imports.translation import Declaration, split_names
 
 Dialect = Literal["paimon", "hudi", "doris"]
 
@@ -44,36 +44,36 @@ _TYPES: Final = {
     "TIMESTAMP_LTZ": "timestamp",
     "LONG": "bigint",
 }
-"""Type names that Spark SQL does not have, or that mean something else there."""
+"""Spark SQL types for type names that Spark SQL lacks, or to which it gives another meaning."""
 _NO_COMMENT: Final = "OLAP"  # Doris prints the name of its engine for a table without a comment
 _WITHOUT_LENGTH: Final = ("tinyint", "smallint", "int", "bigint", "string", "binary", "timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True, slots=True)
 class TableText:
-    """The table that a text declares, and its dialect.
+    """The declaration of a table in a text, and its dialect.
 
     Attributes:
-        dialect: Whose options they are.
-        declared: The table; a file of properties has no columns.
+        dialect: The system whose options these are.
+        declaration: The table. A file of properties declares no columns.
     """
 
     dialect: Dialect
-    declared: Declared
+    declaration: Declaration
 
 
 def read_table_text(text: str) -> TableText:
-    """Read a ``CREATE TABLE`` statement, or properties.
+    """Parse a ``CREATE TABLE`` statement, or properties.
 
     Raises:
-        InvalidInput: The text is neither, or is incomplete.
+        InvalidInput: The text is neither of them, or is incomplete.
     """
     create_match = re.search(r"\bCREATE\s+(?:EXTERNAL\s+)?TABLE\b", text, re.IGNORECASE)
     table = _statement(text[create_match.start() :]) if create_match else _properties(text)
     return TableText(_dialect(text, table), table)
 
 
-def _properties(text: str) -> Declared:
+def _properties(text: str) -> Declaration:
     options = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip()[0] in "#!":
@@ -85,15 +85,17 @@ def _properties(text: str) -> Declared:
                 hint="give a file of properties, or a CREATE TABLE statement",
             )
         options[property_match[1]] = property_match[2].strip("'\"")
-    return Declared({}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options)
+    return Declaration(
+        {}, split_names(options.get("primary-key", "")), split_names(options.get("partition", "")), options
+    )
 
 
-def _dialect(text: str, declared: Declared) -> Dialect:
-    options = declared.options
+def _dialect(text: str, declaration: Declaration) -> Dialect:
+    options = declaration.options
     using = re.search(r"\bUSING\s+(\w+)", text, re.IGNORECASE)
     if any(name.startswith("hoodie.") for name in options) or (using and using[1].lower() == "hudi"):
         return "hudi"
-    if declared.key_model or any(name.startswith(("sequence_mapping.", "function_column.")) for name in options):
+    if declaration.key_model or any(name.startswith(("sequence_mapping.", "function_column.")) for name in options):
         return "doris"
     return "paimon"
 
@@ -106,7 +108,7 @@ def _tokens(text: str) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Statement:
-    """What was read so far; fields as in `Declared`."""
+    """The part of a statement that was parsed so far. Fields are those of `Declaration`."""
 
     columns: dict[str, str] = field(default_factory=dict)
     aggregates: dict[str, str] = field(default_factory=dict)
@@ -119,24 +121,24 @@ class _Statement:
     comment: str = ""
 
 
-def _statement(text: str) -> Declared:
+def _statement(text: str) -> Declaration:
     tokens = list(_tokens(text))
     try:
         opening = tokens.index("(")
     except ValueError:
         raise InvalidInput("CREATE TABLE without columns", hint="give the whole statement") from None
-    inner, after = _inside(tokens, opening)
+    inner, end = _inside(tokens, opening)
     statement = _Statement()
     for part in _parts(inner):
         _column(part, statement)
-    _clauses(tokens[after:], statement)
+    _clauses(tokens[end:], statement)
     if "primary-key" in statement.options and not statement.key:
         statement.key = split_names(statement.options["primary-key"])
-    return Declared(**asdict(statement))
+    return Declaration(**asdict(statement))
 
 
 def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
-    """The tokens between a parenthesis and its partner, and the position after it."""
+    """The tokens inside a pair of parentheses, and the position after the closing one."""
     depth = 0
     for position in range(opening, len(tokens)):
         depth += {"(": 1, ")": -1}.get(tokens[position], 0)
@@ -146,7 +148,7 @@ def _inside(tokens: Sequence[str], opening: int) -> tuple[list[str], int]:
 
 
 def _parts(tokens: Sequence[str]) -> Iterator[list[str]]:
-    """The tokens between commas that are not inside parentheses or angle brackets."""
+    """Split tokens at commas outside of parentheses and angle brackets."""
     part: list[str] = []
     depth = 0
     for word in tokens:
@@ -179,13 +181,13 @@ def _column(part: Sequence[str], statement: _Statement) -> None:
         raise InvalidInput(f"CREATE TABLE: column {' '.join(part)!r} has no type", hint="give the whole statement")
     name = _plain(part[0])
     statement.columns[name], end = _type(part, 1)
-    rest = words[end:]
-    if "PRIMARY" in rest:
+    rest_words = words[end:]
+    if "PRIMARY" in rest_words:
         statement.key = [name]
     if comment := _comment(part[end:]):
         statement.comments[name] = comment
     for word in ("SUM", "MIN", "MAX", "REPLACE", "REPLACE_IF_NOT_NULL", "HLL_UNION", "BITMAP_UNION", "QUANTILE_UNION"):
-        if rest[:1] == [word]:
+        if rest_words[:1] == [word]:
             statement.aggregates[name] = word
 
 
@@ -230,7 +232,7 @@ def _nested_type(name: str, part: Sequence[str], opening: int) -> tuple[str, int
 
 
 def _clauses(tokens: Sequence[str], statement: _Statement) -> None:
-    """Clauses after the columns."""
+    """Parse the clauses after the columns."""
     comment = _comment(tokens)
     statement.comment = "" if comment == _NO_COMMENT else comment
     words = [token.upper() for token in tokens]
@@ -253,6 +255,6 @@ def _options(tokens: Sequence[str]) -> dict[str, str]:
     for part in _parts(tokens):
         if "=" not in part:
             raise InvalidInput(f"{' '.join(part)!r} is not NAME = VALUE", hint="give the whole statement")
-        at = part.index("=")
-        options["".join(map(_plain, part[:at]))] = "".join(map(_plain, part[at + 1 :]))
+        equals = part.index("=")
+        options["".join(map(_plain, part[:equals]))] = "".join(map(_plain, part[equals + 1 :]))
     return options

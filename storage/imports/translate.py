@@ -1,4 +1,4 @@
-"""Proposes the configuration of a table from what a foreign table declares."""
+"""Proposes the configuration of a table from the declaration of a foreign table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.storage.imports.paimon_options import translate_paimon
 from weft.storage.imports.table_text import Dialect, TableText
 from weft.storage.imports.translation import (
     MAIN,
-    Declared,
+    Declaration,
     GroupDraft,
     OptionReport,
     Report,
@@ -29,7 +29,7 @@ Format = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
 
 def translate(
     kind: Format | Dialect,
-    declared: Declared,
+    declaration: Declaration,
     text: TableText | None = None,
     *,
     key: Sequence[str] | None = None,
@@ -39,35 +39,35 @@ def translate(
 
     Args:
         kind: The format of the source, or the dialect of its options.
-        declared: What the source declares.
-        text: Options that were given as text; they win over those of the source.
-        key: The key columns, instead of those that are declared.
-        ordering: Ordering columns of a table that declares none.
+        declaration: The declaration of the source.
+        text: Parsed options from a text, which override those of the source.
+        key: Key columns, instead of the declared ones.
+        ordering: Ordering columns, for a table that declares none.
 
     Raises:
-        InvalidInput: There is no key; a column does not exist; ``ordering`` is given for a table that declares how its
-            rows are ordered.
+        InvalidInput: The key is missing; a column does not exist; or ``ordering`` is set, but the table declares how
+            its rows are ordered.
     """
     if text is not None:
         kind = text.dialect
-        declared = _combine(declared, text.declared)
+        declaration = _combine(declaration, text.declaration)
     if key is not None:
-        check_columns_exist("--key", key, declared.columns)
-        declared = replace(declared, key=list(key))
+        check_columns_exist("--key", key, declaration.columns)
+        declaration = replace(declaration, key=list(key))
     match kind:
         case "paimon":
-            translation = translate_paimon(declared)
+            translation = translate_paimon(declaration)
         case "hudi":
-            translation = translate_hudi(declared)
+            translation = translate_hudi(declaration)
         case "doris":
-            translation = translate_doris(declared)
+            translation = translate_doris(declaration)
         case _:
-            translation = _plain(declared)
-    return _with_ordering(translation, declared, ordering) if ordering else translation
+            translation = _plain(declaration)
+    return _with_ordering(translation, declaration, ordering) if ordering else translation
 
 
-def _combine(source: Declared, text: Declared) -> Declared:
-    """What a source and a text declare together: the columns of the source, if there is one."""
+def _combine(source: Declaration, text: Declaration) -> Declaration:
+    """Combine the declarations of a source and a text. The source's columns win, otherwise the text."""
     options: Mapping[str, str] = {**source.options, **text.options}
     return replace(
         text,
@@ -80,18 +80,18 @@ def _combine(source: Declared, text: Declared) -> Declared:
     )
 
 
-def _plain(declared: Declared) -> Translation:
-    """A table without options about merging: one group in commit order."""
-    main = GroupDraft(MAIN, [name for name in declared.columns if name not in declared.key], on_delete="row")
-    return build_configuration(declared, [main], Report(declared.options))
+def _plain(declaration: Declaration) -> Translation:
+    """Translate a table without options about merging: one group in commit order."""
+    main = GroupDraft(MAIN, [name for name in declaration.columns if name not in declaration.key], on_delete="row")
+    return build_configuration(declaration, [main], Report(declaration.options))
 
 
-def _with_ordering(translation: Translation, declared: Declared, ordering: Sequence[str]) -> Translation:
-    check_columns_exist("--ordering", ordering, declared.columns)
+def _with_ordering(translation: Translation, declaration: Declaration, ordering: Sequence[str]) -> Translation:
+    check_columns_exist("--ordering", ordering, declaration.columns)
     groups = translation.config["groups"]
     if list(groups) != [MAIN] or "ordering" in groups[MAIN]:
         raise InvalidInput(
-            "--ordering: the options of the source say already how its rows are ordered",
+            "--ordering: the options of the source already say how its rows are ordered",
             hint="print the configuration with --dry-run, edit it, and give it with --config",
         )
     main_group = {**groups[MAIN], "ordering": list(ordering)}
@@ -99,11 +99,11 @@ def _with_ordering(translation: Translation, declared: Declared, ordering: Seque
 
 
 def to_yaml(translation: Translation) -> str:
-    """The configuration as YAML, below the report as comments."""
-    lines = [f"# {_line(one)}" for one in translation.report]
+    """The configuration as YAML, after the report as comments."""
+    lines = [f"# {_line(option_report)}" for option_report in translation.report]
     body = yaml.safe_dump(translation.config, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
     return "\n".join([*lines, body])
 
 
-def _line(one: OptionReport) -> str:
-    return f"{one.option} = {one.value}: {one.fate} ({one.note})".replace("\n", " ")
+def _line(line: OptionReport) -> str:
+    return f"{line.option} = {line.value}: {line.fate} ({line.note})".replace("\n", " ")

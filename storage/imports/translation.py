@@ -1,6 +1,6 @@
 """Input and result of a translation of foreign options, and the parts that all dialects share.
 
-A translation never fails because of an option: what has no counterpart is reported. It fails if no table can be made,
+An option without counterpart is reported, and does not make the translation fail. It fails if no table can be created,
 for example without a key.
 """
 
@@ -16,10 +16,10 @@ from weft.storage.core.modes.functions import find_function
 from weft.storage.errors import InvalidInput
 
 MAIN: Final = "main"
-"""Name of the group of columns that no option assigns to a group."""
+"""Name of the group for columns that no option assigns to a group."""
 
 NOT_NEEDED: Final = "weft decides this itself, or has a setting for it in the pipeline file"
-"""Note of an option that no translation knows."""
+"""Note for options that the translation does not use."""
 
 
 class Fate(StrEnum):
@@ -39,13 +39,13 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OptionReport:
-    """What happened to one option, for the report.
+    """What happened to one option.
 
     Attributes:
-        option: Its name, or a clause such as ``PRIMARY KEY``.
+        option: Name of the option, or a clause such as ``PRIMARY KEY``.
         value: Its value as text.
-        fate: What became of it.
-        note: In which field it is now, what differs, or why it has no counterpart.
+        fate: What happened to it.
+        note: The field of the configuration, what differs, or why it has no counterpart.
     """
 
     option: str
@@ -55,19 +55,19 @@ class OptionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """The declaration of a foreign table.
 
     Attributes:
         columns: Spark SQL type names by column, in the order of the table.
         key: Columns of the primary key; empty if it has none.
         partition_by: Partition columns.
-        options: Options by name, as they are written.
-        aggregates: Aggregations that the columns themselves declare, by column (Doris); upper case.
-        key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty where there are no such models.
-        buckets: Number of buckets that a clause declares, ``AUTO``, or empty.
-        comments: What columns mean, by column; only of those that have a comment.
-        comment: What the table is; empty for none.
+        options: Options by name, unchanged.
+        aggregates: Aggregations in column definitions, by column (Doris); upper case.
+        key_model: ``UNIQUE``, ``AGGREGATE`` or ``DUPLICATE`` (Doris); empty for other systems.
+        buckets: Number of buckets in a clause, ``AUTO``, or empty.
+        comments: Comments by column; only columns that have one.
+        comment: Comment of the table; empty if it has none.
     """
 
     columns: Mapping[str, str]
@@ -87,7 +87,7 @@ class Translation:
 
     Attributes:
         config: A table configuration as plain values, for `weft.storage.config.table_config.load_config`.
-        report: What became of each option.
+        report: What happened to each option.
     """
 
     config: dict[str, Any]
@@ -100,11 +100,11 @@ class GroupDraft:
 
     Attributes:
         name: Its name.
-        columns: Its columns, with those of ``ordering``.
+        columns: Its columns, including those in ``ordering``.
         ordering: Its ordering columns.
         merge: Its merge mode.
         functions: Functions by column, for the mode ``aggregate``.
-        on_delete: What a delete of its stream means.
+        on_delete: What a delete in its stream removes.
     """
 
     name: str
@@ -116,7 +116,7 @@ class GroupDraft:
 
 
 class Report:
-    """Collects what became of each option of a source."""
+    """Collects what happened to each option of a source."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
@@ -133,22 +133,22 @@ class Report:
 
     @property
     def rest(self) -> dict[str, str]:
-        """The options without a line so far."""
-        told = {line.option for line in self.lines}
-        return {option: value for option, value in self._options.items() if option not in told}
+        """The options that are not reported yet."""
+        reported_options = {line.option for line in self.lines}
+        return {option: value for option, value in self._options.items() if option not in reported_options}
 
 
 def build_configuration(
-    declared: Declared, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
+    declaration: Declaration, groups: Iterable[GroupDraft], report: Report, *, buckets: int | None = None
 ) -> Translation:
-    """The translation from its parts: one stream for each group, and partitions where weft can have them.
+    """Build a translation: one stream for each group, and partitions if weft supports them.
 
-    Options that the report lacks are not needed.
+    Options that are not reported yet are reported as not needed.
 
     Raises:
         InvalidInput: The table has no key, or no other column.
     """
-    key = list(declared.key)
+    key = list(declaration.key)
     if not key:
         raise InvalidInput(
             "the source declares no primary key", hint="name the key columns with --key, or give a --config"
@@ -160,16 +160,16 @@ def build_configuration(
         )
     for option, value in report.rest.items():
         report.add(option, value, Fate.UNUSED, NOT_NEEDED)
-    config: dict[str, Any] = {"comment": declared.comment} if declared.comment else {}
+    config: dict[str, Any] = {"comment": declaration.comment} if declaration.comment else {}
     config["key"] = key
-    if partitions := _partitions(declared, report):
+    if partitions := _partitions(declaration, report):
         config["partition_by"] = partitions
     if buckets is not None:
         config["buckets"] = buckets
     config["columns"] = {
-        name: _column(kind, declared.comments.get(name, "")) for name, kind in declared.columns.items()
+        name: _column(kind, declaration.comments.get(name, "")) for name, kind in declaration.columns.items()
     }
-    config["groups"] = {draft.name: _group(draft, declared.columns) for draft in drafts}
+    config["groups"] = {draft.name: _group(draft, declaration.columns) for draft in drafts}
     config["streams"] = {draft.name: _stream(draft) for draft in drafts}
     return Translation(config, tuple(report.lines))
 
@@ -178,13 +178,13 @@ def _column(kind: str, comment: str) -> str | dict[str, str]:
     return {"type": kind, "comment": comment} if comment else kind
 
 
-def _partitions(declared: Declared, report: Report) -> list[str]:
-    partition_names = ", ".join(declared.partition_by)
+def _partitions(declaration: Declaration, report: Report) -> list[str]:
+    partition_names = ", ".join(declaration.partition_by)
     if not partition_names:
         return []
-    if set(declared.partition_by) <= set(declared.key):
+    if set(declaration.partition_by) <= set(declaration.key):
         report.add("partition columns", partition_names, Fate.CARRIED, "partition_by")
-        return list(declared.partition_by)
+        return list(declaration.partition_by)
     note = "a key must stay in one partition: add the columns to the key, or do without; reads skip files by statistics"
     report.add("partition columns", partition_names, Fate.MISSING, note)
     return []
@@ -213,18 +213,18 @@ def _stream(draft: GroupDraft) -> dict[str, Any]:
 
 
 def bucket_count(option: str, value: str | None, report: Report) -> int | None:
-    """The number of buckets for a declared number: the next power of two; None for the default."""
+    """Round a declared number of buckets up to a power of two; None for the default."""
     if not value:
         return None
     try:
-        requested = int(value)
+        requested_buckets = int(value)
     except ValueError:
-        requested = 0
-    if requested < 1:
+        requested_buckets = 0
+    if requested_buckets < 1:
         report.add(option, value, Fate.UNUSED, "the number of buckets is fixed in weft; the default is used")
         return None
-    buckets = min(1 << (requested - 1).bit_length(), MAX_BUCKETS)
-    if buckets == requested:
+    buckets = min(1 << (requested_buckets - 1).bit_length(), MAX_BUCKETS)
+    if buckets == requested_buckets:
         report.add(option, value, Fate.CARRIED, "buckets")
     else:
         report.add(option, value, Fate.DIFFERS, f"buckets: {buckets}, because it must be a power of two")
@@ -242,7 +242,7 @@ def is_true(value: str) -> bool:
 
 
 def check_columns_exist(option: str, names: Iterable[str], columns: Mapping[str, str]) -> None:
-    """Refuse an option that names a column which the table does not have.
+    """Refuse an option that names a column that does not exist.
 
     Raises:
         InvalidInput: The message names the option and the column.

@@ -1,4 +1,4 @@
-"""Row numbers as a deletion vector of Delta, stored in the log entry itself.
+"""Encodes row numbers as an inline deletion vector of Delta, which is part of the log entry.
 
 Source: Delta transaction log protocol, "Deletion Vector Format"; Roaring bitmap format specification,
 "RoaringFormatSpec", with run containers, because the rows are few long spans.
@@ -18,7 +18,7 @@ _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 
 
 def inline_deletion_vector(spans: Iterable[tuple[int, int]]) -> dict[str, Any] | None:
-    """The descriptor of a deletion vector; None if there are no rows.
+    """Descriptor of a deletion vector; None if there are no rows.
 
     Args:
         spans: Spans [first, end) of row numbers below 2**32, ascending and neither overlapping nor adjacent.
@@ -49,13 +49,13 @@ def _bitmap(containers: dict[int, list[tuple[int, int]]]) -> bytes:
     bitmap += ((1 << count) - 1).to_bytes((count + 7) // 8, "little")  # each is a run container
     for number, runs in containers.items():
         bitmap += struct.pack("<HH", number, sum(length + 1 for _, length in runs) - 1)
-    encoded = [struct.pack(f"<{1 + 2 * len(runs)}H", len(runs), *sum(runs, ())) for runs in containers.values()]
+    encoded_runs = [struct.pack(f"<{1 + 2 * len(runs)}H", len(runs), *sum(runs, ())) for runs in containers.values()]
     if count >= _WITHOUT_OFFSETS:
         offset = len(bitmap) + 4 * count
-        for content in encoded:
+        for content in encoded_runs:
             bitmap += struct.pack("<I", offset)
             offset += len(content)
-    return bytes(bitmap) + b"".join(encoded)
+    return bytes(bitmap) + b"".join(encoded_runs)
 
 
 def _encode_z85(data: bytes) -> str:

@@ -1,12 +1,11 @@
-"""Publishes the base files of a table as a Delta table: a log in the folder of base files, over the files as they are.
+"""Publishes the base files of a table as a Delta table: a log in the folder of the base files, which stay unchanged.
 
 The root of the Delta table is the folder ``base``, because most readers join the paths of files to the root. Other
-engines would delete weft's newer files if they vacuumed there, so the table requires a writer feature that no engine
-has: all refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
+engines would delete weft's newer files if they vacuumed there. So the table requires a writer feature that no engine
+has: engines refuse to write to it and to vacuum it, and still read it (decision 22 in DECISIONS.md).
 
-The order of the steps is that of `weft.storage.publish.iceberg`: savepoints are listed, the log is read, a snapshot is
-taken and kept by a savepoint, the next version of the log is put if absent, and savepoints that no reader needs are
-released.
+The order of the steps is that of `weft.storage.publish.iceberg`: list the savepoints, read the log, take a snapshot and
+keep it by a savepoint, put the next version of the log if it is absent, release the savepoints that no reader needs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _WITHOUT_ZONE: Final = "timestampNtz"
 _SAVEPOINTS: Final = r"delta-\d{20}-[0-9a-f]{8}"
 _LONG: Final = "interval 36500 days"
 _CONFIGURATION: Final = {
-    # A second guard: what an engine that ignores the writer feature would delete by default is never old enough.
+    # A second guard: for an engine that ignores the writer feature, no file is ever old enough to be deleted.
     "delta.deletedFileRetentionDuration": _LONG,
     "delta.logRetentionDuration": _LONG,
 }
@@ -82,14 +81,14 @@ def publish_delta(
         table: The weft table.
         columns: Columns to publish, with all key columns; None for all columns of the table.
         deletion_vectors: Whether deletion vectors may hide the unused rows of shared files. Some readers refuse tables
-            that have had one, and some show the rows. Without them a state with unused rows is not published.
-        progress: Called with the number of files that were looked at.
+            that ever had one, and some show the rows. Without them, a state with unused rows cannot be published.
+        progress: Called with the number of files whose footers were read.
 
     Raises:
         NotFound: The table has no such column.
-        InvalidInput: A key column is missing; a name is not allowed in Delta; some base files have an older schema, in
-            which a column does not show what the table shows; or there are unused rows, and no deletion vectors. What
-            was published before stays.
+        InvalidInput: A key column is missing; Delta does not allow a name; base files of an older schema have other
+            values in a column than the table; or there are unused rows, and deletion vectors are not allowed. The
+            previous publication stays.
         Conflict: The log in the folder is not weft's, or another process published at the same time.
         StoreUnavailable: The store does not answer.
         CommitUnknown: The store did not say whether it has published. Publish again.
@@ -100,7 +99,8 @@ def publish_delta(
     log = read_log(table.env.store)
     if log.version >= 0 and log.publication.get("table_id") != state.table_id:
         raise Conflict(
-            f"the Delta log in folder {BASES} of {table.uri} is not of this table", hint="delete the folder of the log"
+            f"the Delta log in folder {BASES} of {table.uri} belongs to another table",
+            hint="delete the folder of the log",
         )
     publication = _Publication(table, log, table.writable_snapshot(), columns, progress, deletion_vectors)
     result = publication.run(overtakes=any(_may_still_commit(name, log.version) for name in savepoints))
@@ -133,48 +133,49 @@ class _Publication:
             self._check_whole_files()
 
     def _check_whole_files(self) -> None:
-        """Check that nothing needs a deletion vector.
+        """Check that no file needs a deletion vector.
 
         Raises:
             InvalidInput: A file has unused rows.
         """
-        partly = [vector["cardinality"] for vector in self._deleted.values() if vector is not None]
-        if partly:
+        unused = [vector["cardinality"] for vector in self._deleted.values() if vector is not None]
+        if unused:
             raise InvalidInput(
-                f"{counted(sum(partly), 'row')} of {counted(len(partly), 'shared base file')} are not current, and "
+                f"{counted(sum(unused), 'row')} of {counted(len(unused), 'shared base file')} are not current, and "
                 "only deletion vectors can hide them",
                 hint="allow deletion vectors; or publish again after a compaction that has replaced these files; with "
                 "fewer buckets file groups are large and share no files",
             )
 
     def run(self, *, overtakes: bool) -> Published:
-        """Put the next version of the log, unless it would be the same.
+        """Put the next version of the log, unless nothing has changed.
 
         Args:
-            overtakes: Whether another publication may still put that version. Then it is put even if it is the same, so
-                that the other one fails: what it shows may have been restored away.
+            overtakes: Whether another publication may still put that version. Then it is put even if nothing has
+                changed, so that the other one fails: a restore may have rolled back what it shows.
         """
-        store, published = self._table.env.store, self.log.files
-        same = {path for path, add_action in published.items() if self._is_same(path, add_action)}
-        actions = self._changed_actions(same)
-        lost = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
-        is_changed = bool(actions) or overtakes or lost
+        store, published_files = self._table.env.store, self.log.files
+        same_paths = {path for path, add_action in published_files.items() if self._is_same(path, add_action)}
+        actions = self._changed_actions(same_paths)
+        savepoint_is_gone = self.log.publication.get("savepoint") not in self._snapshot.state.savepoints
+        is_changed = bool(actions) or overtakes or savepoint_is_gone
         if is_changed:
-            before, self.log = self.log.protocol, self._publish(actions)
+            old_protocol, self.log = self.log.protocol, self._publish(actions)
             # A reader that does not know a feature must not meet actions that have it, so it begins after them.
-            drops = set(before.get("readerFeatures", ())) - set(self.log.protocol.get("readerFeatures", ()))
-            later = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
-            if drops or later >= CHECKPOINT_EVERY:
+            features = set(self.log.protocol.get("readerFeatures", ()))
+            dropped_features = set(old_protocol.get("readerFeatures", ())) - features
+            later_entries = sum(number > max(self.log.checkpoints, default=-1) for number in self.log.entries)
+            if dropped_features or later_entries >= CHECKPOINT_EVERY:
                 with contextlib.suppress(TableError):  # it only saves reading: the next publication tries again
                     put_checkpoint(store, self.log)
                     self.log.checkpoints = [*self.log.checkpoints, self.log.version]
                     delete_old(store, self.log)
-        return describe_publication(self._snapshot, self._files, published, self.log.version, changed=is_changed)
+        return describe_publication(self._snapshot, self._files, published_files, self.log.version, changed=is_changed)
 
     def _is_same(self, path: str, add_action: Mapping[str, Any]) -> bool:
         return path in self._files and add_action.get("deletionVector") == self._deleted[path]
 
-    def _changed_actions(self, same: set[str]) -> list[dict[str, Any]]:
+    def _changed_actions(self, same_paths: set[str]) -> list[dict[str, Any]]:
         """The actions that turn the published state into the new one."""
         now_ms = self._table.env.clock.now_ms()
         actions: list[dict[str, Any]] = []
@@ -185,18 +186,18 @@ class _Publication:
         if metadata != self.log.metadata:
             actions.append({"metaData": metadata})
         for path, entry in self.log.files.items():
-            if path not in same:
+            if path not in same_paths:
                 fields = {name: entry[name] for name in ("partitionValues", "size", "deletionVector") if name in entry}
                 remove = {"path": path, "deletionTimestamp": now_ms, "dataChange": True, "extendedFileMetadata": True}
                 actions.append({"remove": {**remove, **fields}})
-        new = [current for path, current in self._files.items() if path not in same]
-        footers = footers_reported(self._table.env, [current.file for current in new], self._progress)
-        for current, footer in zip(new, footers, strict=True):
+        new_files = [current for path, current in self._files.items() if path not in same_paths]
+        footers = footers_reported(self._table.env, [current.file for current in new_files], self._progress)
+        for current, footer in zip(new_files, footers, strict=True):
             actions.append({"add": add_action(current, footer, self._schema, self._columns, now_ms)})
         return actions
 
     def _protocol(self) -> dict[str, Any]:
-        """The features that the files need, and those of earlier versions. Without any, every reader can read it."""
+        """The action ``protocol``: features that the files need, and those of earlier versions of the table."""
         reader_features = set(self.log.protocol.get("readerFeatures", ()))
         if not self._deletion_vectors:
             reader_features.discard(_DELETION_VECTORS)
@@ -204,11 +205,11 @@ class _Publication:
             reader_features.add(_DELETION_VECTORS)
         if any(_has_time_without_zone(self._schema.column(name).type) for name in self._columns):
             reader_features.add(_WITHOUT_ZONE)
-        of_readers = {"readerFeatures": sorted(reader_features)} if reader_features else {}
+        reader_entry = {"readerFeatures": sorted(reader_features)} if reader_features else {}
         return {
             "minReaderVersion": _READER_VERSION if reader_features else 1,
             "minWriterVersion": _WRITER_VERSION,
-            **of_readers,
+            **reader_entry,
             "writerFeatures": sorted({*reader_features, "domainMetadata", WRITER_FEATURE}),
         }
 
@@ -244,32 +245,32 @@ class _Publication:
         }
         domain = {"domain": DOMAIN, "configuration": json.dumps(publication), "removed": False}
         info = {"timestamp": env.clock.now_ms(), "operation": "WEFT PUBLISH", "engineInfo": "weft"}
-        whole = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
+        version_actions = [{"commitInfo": info}, *actions, {"domainMetadata": domain}]
         with kept_by_savepoint(self._table, savepoint, self._snapshot, f"{PUBLISHED_AS}Delta"):
-            if not put_entry(env.store, version, whole):
+            if not put_entry(env.store, version, version_actions):
                 raise Conflict(
                     f"another publication wrote version {version} of the Delta table in {self._table.uri}",
                     hint="publish again",
                 )
-        new = dataclasses.replace(
+        new_state = dataclasses.replace(
             self.log, version=version, files=dict(self.log.files), entries=[*self.log.entries, version]
         )
-        new.apply(whole)
-        return new
+        new_state.apply(version_actions)
+        return new_state
 
 
 def _may_still_commit(savepoint: str, version: int) -> bool:
-    """Whether the publication that made a savepoint has not put its version, and still may: it died, or is slow."""
+    """Whether the publication that made a savepoint may still put its version: it died, or is slow."""
     return re.fullmatch(_SAVEPOINTS, savepoint) is not None and int(savepoint.split("-")[1]) > version
 
 
 def _check_keys(schema: TableSchema, files: Sequence[CurrentFile]) -> None:
-    """Refuse files whose key columns are narrower: readers need not widen the types of files."""
-    narrow = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
-    if narrow:
+    """Refuse files with narrower types of key columns, because not all readers widen the types of files."""
+    names = [name for name in schema.key if any(schema.column(name).changed > current.rev for current in files)]
+    if names:
         raise InvalidInput(
-            f"some base files have a narrower type of key column {', '.join(narrow)}, which Delta does not read",
-            hint="publish again when all base files were written anew",
+            f"some base files have a narrower type of key column {', '.join(names)}, which Delta does not read",
+            hint="publish again after all base files were rewritten",
         )
 
 

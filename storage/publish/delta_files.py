@@ -28,27 +28,27 @@ from weft.storage.publish.deletion_vector import inline_deletion_vector
 from weft.storage.publish.upper_bound import cut_up
 
 INDEXED: Final = 32
-"""Columns with statistics, from the first on; the default of Delta's own writers."""
+"""Number of columns with statistics, from the first on; the default of Delta's own writers."""
 BOUND_LENGTH: Final = 32
-"""Longest bound of a text, in characters; as Delta's own writers."""
+"""Maximum length of a text bound in characters; the default of Delta's own writers."""
 
 _OTHER_NAMES: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
-"""Delta's names of the types that Spark SQL names otherwise."""
+"""Delta's names of types, by Spark SQL's name where that differs."""
 _FORBIDDEN: Final = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def delta_schema(schema: TableSchema, columns: Sequence[str]) -> dict[str, Any]:
     """The schema of a published table as JSON values.
 
-    Every column is nullable, key columns too: a reader that finds others needs to know the feature `invariants`.
+    Every column is nullable, key columns too: columns that are not would require the reader feature ``invariants``.
 
     Raises:
         InvalidInput: A name has a character that Delta allows only with column mapping.
     """
-    wrong = [name for name in columns if _FORBIDDEN.search(name)]
-    if wrong:
+    wrong_names = [name for name in columns if _FORBIDDEN.search(name)]
+    if wrong_names:
         raise InvalidInput(
-            f"column {', '.join(map(repr, wrong))} has a name that Delta does not allow",
+            f"column {', '.join(map(repr, wrong_names))} has a name that Delta does not allow",
             hint="publish the other columns; names in Delta have none of ' ,;{}()=', tab and newline",
         )
     struct = _struct([pa.field(name, schema.column(name).type) for name in columns])
@@ -108,7 +108,7 @@ def add_action(
 def _statistics(
     current: CurrentFile, footer: Footer, schema: TableSchema, columns: Sequence[str], *, tight: bool
 ) -> str:
-    """Statistics of all rows of a file, deleted ones too, as JSON; a bound that is not known is left out."""
+    """Statistics of all rows of a file, including deleted ones, as JSON. Unknown bounds are left out."""
     least: dict[str, str] = {}
     largest: dict[str, str] = {}
     nulls: dict[str, str] = {}
@@ -133,12 +133,12 @@ def _statistics(
 
 
 def _object(members: dict[str, str]) -> str:
-    """A JSON object of encoded values: a decimal is a JSON number, and would lose digits as a float."""
+    """A JSON object of encoded values. Encoded, because a decimal would lose digits as a float."""
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in members.items()) + "}"
 
 
 def _bounds(kind: pa.DataType, ranges: Sequence[ColumnRange]) -> tuple[str | None, str | None]:
-    """A lower and an upper bound as JSON; None where there is none. Nulls do not count."""
+    """A lower and an upper bound as JSON, ignoring nulls; None for an unknown bound."""
     least = [column_range.least for column_range in ranges]
     largest = [column_range.largest for column_range in ranges]
     if not least or None in least or None in largest or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
@@ -158,7 +158,7 @@ def _encode(value: Any, *, up: bool) -> str:
         return format(value, "f")
     if isinstance(value, dt.datetime):
         zone = "" if value.tzinfo is None else "Z"
-        # Readers know times in statistics to the millisecond.
+        # Statistics have times in milliseconds.
         if up and value.microsecond % 1000 and value.replace(tzinfo=None) < _LATEST:
             value += dt.timedelta(milliseconds=1)
         return json.dumps(value.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone)

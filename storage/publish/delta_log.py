@@ -1,7 +1,7 @@
-"""The log of a published Delta table: entries, checkpoints, and the state that they give.
+"""The log of a published Delta table: its entries and checkpoints, and the state of the table.
 
-An entry is put if absent, so that of two publications that write the same version one fails. Source: Delta transaction
-log protocol, "Delta Log Entries", "Checkpoints", "Actions".
+An entry is put only if it is absent, so that of two publications of the same version one fails. Source: Delta
+transaction log protocol, "Delta Log Entries", "Checkpoints", "Actions".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CHECKPOINT_SCHEMA: Final = pa.schema(list(parse_type(_CHECKPOINT_TYPE)))
 
 @dataclass(slots=True)
 class DeltaState:
-    """The state of a Delta table: what its newest actions say, as JSON values.
+    """The state of a Delta table: its newest actions, as JSON values.
 
     Attributes:
         version: The newest version; -1 if there is no table.
@@ -79,30 +79,30 @@ class DeltaState:
 
     @property
     def actions(self) -> list[Mapping[str, Any]]:
-        """The actions that give this state."""
+        """The actions of a checkpoint of this state."""
         domain = {"domain": DOMAIN, "configuration": json.dumps(self.publication), "removed": False}
-        whole: list[Mapping[str, Any]] = [
+        other_actions: list[Mapping[str, Any]] = [
             {"protocol": self.protocol},
             {"metaData": self.metadata},
             {"domainMetadata": domain},
         ]
-        return [*whole, *({"add": add_action} for add_action in self.files.values())]
+        return [*other_actions, *({"add": add_action} for add_action in self.files.values())]
 
 
 def read_log(store: ObjectStore) -> DeltaState:
-    """The newest state of the Delta table in the folder of base files; a version of -1 if there is none.
+    """Read the newest state of the Delta table in the folder of base files. The version is -1 if there is none.
 
     Raises:
         CorruptData: An object is missing or damaged.
         StoreUnavailable: The store does not answer.
     """
-    missing = ""
+    missing_path = ""
     for _ in range(_READS):
         try:
             return _read_listed(store)
-        except _Missing as error:  # another publication has written a checkpoint, and deleted what is older
-            missing = str(error)
-    raise _damaged_log(f"{missing} is missing")
+        except _MissingObject as error:  # another publication has written a checkpoint, and deleted what is older
+            missing_path = str(error)
+    raise _damaged_log(f"{missing_path} is missing")
 
 
 def _read_listed(store: ObjectStore) -> DeltaState:
@@ -112,15 +112,15 @@ def _read_listed(store: ObjectStore) -> DeltaState:
     if checkpoints:
         state.version = checkpoints[-1]
         state.apply(_read_checkpoint(store, state.version))
-    later = [number for number in entries if number > state.version]
-    if later and later[0] != state.version + 1:
-        raise _Missing(entry_path(state.version + 1))
-    paths = [entry_path(number) for number in later]
+    later_versions = [number for number in entries if number > state.version]
+    if later_versions and later_versions[0] != state.version + 1:
+        raise _MissingObject(entry_path(state.version + 1))
+    paths = [entry_path(number) for number in later_versions]
     with normalise_errors(DELTA_LOG):
         contents = store.get_many(paths)
-    for number, path, data in zip(later, paths, contents, strict=True):
+    for number, path, data in zip(later_versions, paths, contents, strict=True):
         if data is None or number != state.version + 1:
-            raise _Missing(path if data is None else entry_path(state.version + 1))
+            raise _MissingObject(path if data is None else entry_path(state.version + 1))
         try:
             state.apply(parse_json(line) for line in data.splitlines() if line.strip())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -130,12 +130,12 @@ def _read_listed(store: ObjectStore) -> DeltaState:
 
 
 def put_entry(store: ObjectStore, version: int, actions: Sequence[Mapping[str, Any]]) -> bool:
-    """Publish a version; False if it exists already. Its content has to be unique.
+    """Publish a version. Returns False if it already exists. The content of each entry must be unique.
 
     Raises:
         InvalidInput: The entry is too large.
-        StoreUnavailable: The store does not answer, and has not published it.
-        CommitUnknown: It is not known whether it is published.
+        StoreUnavailable: The store does not answer, and has not published the version.
+        CommitUnknown: It is unknown whether the version is published.
     """
     path = entry_path(version)
     data = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions).encode()
@@ -156,7 +156,7 @@ def put_entry(store: ObjectStore, version: int, actions: Sequence[Mapping[str, A
 
 
 def put_checkpoint(store: ObjectStore, state: DeltaState) -> None:
-    """Write a state as a checkpoint. Every process writes the same actions for a version."""
+    """Write a state as a checkpoint. Every process writes the same actions for the same version."""
     columns = [
         pa.array([action.get(name) for action in state.actions], kind.type)
         for name, kind in zip(_CHECKPOINT_SCHEMA.names, _CHECKPOINT_SCHEMA, strict=True)
@@ -167,11 +167,11 @@ def put_checkpoint(store: ObjectStore, state: DeltaState) -> None:
 
 
 def delete_old(store: ObjectStore, state: DeltaState) -> None:
-    """Delete what is older than the last checkpoint but one: readers that began before the last one still read it."""
+    """Delete objects older than the second newest checkpoint, which readers that began earlier may still read."""
     if len(state.checkpoints) > 1:
         first = state.checkpoints[-2]
-        old = [checkpoint_path(number) for number in state.checkpoints if number < first]
-        store.delete_many([*(entry_path(number) for number in state.entries if number < first), *old])
+        old_checkpoints = [checkpoint_path(number) for number in state.checkpoints if number < first]
+        store.delete_many([*(entry_path(number) for number in state.entries if number < first), *old_checkpoints])
 
 
 def entry_path(version: int) -> Path:
@@ -197,7 +197,7 @@ def _read_checkpoint(store: ObjectStore, version: int) -> list[dict[str, Any]]:
     with normalise_errors(path):
         data = store.get(path)
     if data is None:
-        raise _Missing(path)
+        raise _MissingObject(path)
     try:
         rows = pq.read_table(io.BytesIO(data)).cast(_CHECKPOINT_SCHEMA).to_pylist(maps_as_pydicts="strict")
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -206,18 +206,18 @@ def _read_checkpoint(store: ObjectStore, version: int) -> list[dict[str, Any]]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """JSON leaves members without a value out."""
+    """Remove members that are None, as in JSON entries."""
     if isinstance(value, dict):
         return {name: _without_nulls(member) for name, member in value.items() if member is not None}
     return value
 
 
-class _Missing(Exception):
-    """An object of the log is missing, that was listed or that others need."""
+class _MissingObject(Exception):
+    """An object of the log is missing that was listed, or that other objects need."""
 
 
-def _damaged_log(what: str) -> CorruptData:
+def _damaged_log(problem: str) -> CorruptData:
     return CorruptData(
-        f"the Delta log in {DELTA_LOG}: {what}",
+        f"the Delta log in {DELTA_LOG}: {problem}",
         hint="delete this folder, which has no data, and publish again",
     )

@@ -1,16 +1,16 @@
-"""Publishes the base files of a table as an Iceberg table: metadata over the files as they are, no copy.
+"""Publishes the base files of a table as an Iceberg table: only metadata is written, no file is copied.
 
 One publication is one commit of the catalog, so readers see all of it or nothing. The published table shows the rows of
-`weft.storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (decision 22 in
-DECISIONS.md):
+`weft.storage.read.base_files.read_optimized`. The order of the steps makes concurrent publications safe (PROTOCOL.md,
+"Published tables", and decision 22 in DECISIONS.md):
 
 1. List the savepoints of the weft table, then load the Iceberg table, then take the snapshot to publish. A publication
    that loaded the Iceberg table after another one had committed has a snapshot that is not older.
 2. Make a savepoint of the snapshot, so that cleaning keeps its files.
 3. Commit, on condition that the Iceberg table still has the snapshot that was loaded. If nothing has changed, commit
    only if another publication may still commit, so that it fails.
-4. Release the savepoints that were listed in step 1 and that the Iceberg table does not need. Who made one of these
-   loaded the Iceberg table before this commit, so its own commit fails.
+4. Release the savepoints that were listed in step 1 and that the Iceberg table does not need. A publication that made
+   one of them loaded the Iceberg table before this commit, so its own commit fails.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from weft.storage.publish.iceberg_files import (
 )
 from weft.storage.publish.iceberg_names import name_mapping
 from weft.storage.publish.iceberg_schema import iceberg_schema, iceberg_type
-from weft.storage.publish.iceberg_snapshot import Listed, SnapshotWriter
+from weft.storage.publish.iceberg_snapshot import SnapshotFiles, SnapshotWriter
 from weft.storage.publish.publication import (
     Published,
     columns_to_publish,
@@ -82,12 +82,12 @@ from weft.storage.table import Table
 CUT: Final = "weft.cut"
 SAVEPOINT: Final = "weft.savepoint"
 COMMENT: Final = "comment"
-"""Properties of a snapshot of a published table: the snapshot of the weft table that it shows, and its savepoint."""
+"""Properties of a snapshot of a published table: the cut of the weft table that it shows, its savepoint; a comment."""
 
 _SAVEPOINTS: Final = r"iceberg-[0-9a-f-]{36}-\d+"
 PROTECTED: Final = 2
-"""The newest snapshots of the published table that have savepoints: the current one, and the one that readers which
-planned before the last publication still read."""
+"""Number of newest snapshots of the published table that keep savepoints: the current one, and the previous one, which
+readers that planned before the last publication still read."""
 
 
 def publish_iceberg(
@@ -96,20 +96,20 @@ def publish_iceberg(
     """Publish the base files of a table as an Iceberg table.
 
     Creates the Iceberg table and its namespace if they do not exist; it is empty until the commit. Publishing the same
-    base files again changes nothing. What another engine has written to the Iceberg table is removed from it.
+    base files again changes nothing. Rows that another engine has written to the Iceberg table are removed from it.
 
     Args:
         table: The weft table.
         catalog: The catalog of the Iceberg table. Its file system must reach the files of the weft table.
         name: Namespace and name of the Iceberg table, separated by dots.
         columns: Columns to publish, with all key columns; None for all columns of the table.
-        progress: Called with the number of files that were looked at.
+        progress: Called with the number of files whose footers were read.
 
     Raises:
         NotFound: The table has no such column, or an object of the Iceberg table is missing.
-        InvalidInput: A key column is missing; a column has a nested type; or some base files have an older schema, in
-            which a column does not show what the table shows.
-        Conflict: The Iceberg table is not published from this table, or somebody else changed it at the same time.
+        InvalidInput: A key column is missing; a column has a nested type; or base files of an older schema have other
+            values in a column than the table.
+        Conflict: The Iceberg table is not published from this table, or another process changed it at the same time.
         StoreUnavailable: The catalog or its file system does not answer; `StoreRefused` if it refuses access.
         CommitUnknown: The catalog did not say whether it has committed. Publish again.
         CorruptData: A base file is missing, or its footer is damaged.
@@ -120,7 +120,7 @@ def publish_iceberg(
         target = find_table(catalog, name, state.table_id)
         if target is None:
             names = columns_to_publish(state.schema, columns)
-            files_to_publish(state, names)  # nothing is created for what cannot be published
+            files_to_publish(state, names)  # creates nothing if the table cannot be published
             target = create_table(catalog, name, iceberg_schema(state.schema, names, 0), state.table_id)
         publication = _Publication(table, catalog, target, table.writable_snapshot(), columns, progress)
         result = publication.run(savepoints)
@@ -156,80 +156,83 @@ class _Publication:
         self._prefix = f"iceberg-{target.metadata.table_uuid}-"
         self._note = f"{PUBLISHED_AS}{self._name} of catalog {catalog.name} in {target.location()}"
 
-    def run(self, listed_savepoints: Sequence[SavepointInfo]) -> Published:
+    def run(self, savepoints: Sequence[SavepointInfo]) -> Published:
         """Commit what differs from the current snapshot of the Iceberg table.
 
         Args:
-            listed_savepoints: Those that existed before the Iceberg table was loaded. One that no snapshot needs may be
-                that of a publication which died, or which is slow and may still commit. Then this one commits even if
-                nothing differs, so that the other one fails: what it shows may have been restored away.
+            savepoints: Savepoints that existed before the Iceberg table was loaded. One that no snapshot needs
+                is of a publication that died, or is slow and may still commit. Then this publication commits even if
+                nothing differs, so that the other one fails: a restore may have rolled back what it shows.
         """
         current = self._target.current_snapshot()
-        listed = Listed.of(self._target.io, current)
-        same_urls = frozenset(listed.paths) & self._files.keys()
+        snapshot_files = SnapshotFiles.of(self._target.io, current)
+        same_urls = frozenset(snapshot_files.paths) & self._files.keys()
         new_urls = [url for url in self._files if url not in same_urls]
         deletes = {url: encode_deletes(url, current) for url, current in self._files.items() if current.unused}
-        places = {name_of_deletes(path): path for path in listed.delete_paths}
+        places = {name_of_deletes(path): path for path in snapshot_files.delete_paths}
         # Position deletes do not apply to files that were added after them.
-        same = {
+        same_deletes = {
             url: places[name] for url in same_urls & deletes.keys() if (name := deletes_name(deletes[url])) in places
         }
-        new_deletes = {url: content for url, content in deletes.items() if url not in same}
+        new_deletes = {url: content for url, content in deletes.items() if url not in same_deletes}
         is_changed = (
             current is None
             or bool(new_urls)
-            or sorted(listed.paths) != sorted(same_urls)
-            or sorted(listed.delete_paths) != sorted(same.values())
+            or sorted(snapshot_files.paths) != sorted(same_urls)
+            or sorted(snapshot_files.delete_paths) != sorted(same_deletes.values())
             or bool(new_deletes)
             or self._schema.schema_id != self._target.metadata.current_schema_id
-            # Somebody has released it, or another engine has written the snapshot.
+            # The savepoint was released, or another engine has written the snapshot.
             or _property(current, SAVEPOINT) not in self._snapshot.state.savepoints
-            or bool(self._unneeded_savepoints(listed_savepoints))
+            or bool(self._unneeded_savepoints(savepoints))
         )
         if is_changed:
-            current = self._add_snapshot(listed, same_urls | frozenset(same.values()), new_deletes)
+            current = self._add_snapshot(snapshot_files, same_urls | frozenset(same_deletes.values()), new_deletes)
         else:
             self._commit([*self._schema_updates(), *self._property_updates()], None)
         assert current is not None, "a table without a snapshot gets one"
-        return describe_publication(self._snapshot, self._files, listed.paths, current.snapshot_id, changed=is_changed)
+        paths = snapshot_files.paths
+        return describe_publication(self._snapshot, self._files, paths, current.snapshot_id, changed=is_changed)
 
-    def release(self, listed: Iterable[SavepointInfo]) -> None:
-        """Release those savepoints of earlier publications that no protected snapshot of the Iceberg table has.
+    def release(self, savepoints: Iterable[SavepointInfo]) -> None:
+        """Release savepoints of earlier publications that no protected snapshot of the Iceberg table has.
 
-        Those of an Iceberg table that had the same name and place are of a table that somebody has dropped.
+        Includes savepoints of a dropped Iceberg table of the same name and location.
 
         Args:
-            listed: Savepoints that existed before the Iceberg table was loaded.
+            savepoints: Savepoints that existed before the Iceberg table was loaded.
         """
         self._target.refresh()
-        for name in self._unneeded_savepoints(listed):
+        for name in self._unneeded_savepoints(savepoints):
             release_savepoint(self._table, name)
 
-    def _unneeded_savepoints(self, listed: Iterable[SavepointInfo]) -> list[str]:
-        """Names of savepoints of this Iceberg table, or of a dropped one, that its protected snapshots do not have."""
-        snapshots = sorted(self._target.metadata.snapshots, key=lambda old: old.sequence_number or 0)
-        in_use = {_property(old, SAVEPOINT) for old in snapshots[-PROTECTED:]}
-        mine = (item.name for item in listed if item.name.startswith(self._prefix) or item.note == self._note)
-        return [name for name in mine if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
+    def _unneeded_savepoints(self, savepoints: Iterable[SavepointInfo]) -> list[str]:
+        """Names of savepoints of this or a dropped Iceberg table that no protected snapshot has."""
+        snapshots = sorted(self._target.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        in_use = {_property(snapshot, SAVEPOINT) for snapshot in snapshots[-PROTECTED:]}
+        own_names = (item.name for item in savepoints if item.name.startswith(self._prefix) or item.note == self._note)
+        return [name for name in own_names if re.fullmatch(_SAVEPOINTS, name) and name not in in_use]
 
-    def _add_snapshot(self, listed: Listed, kept: frozenset[str], new_deletes: Mapping[str, bytes]) -> IcebergSnapshot:
-        """Make a savepoint, write a snapshot, and commit it; whatever certainly failed leaves nothing behind.
+    def _add_snapshot(
+        self, snapshot_files: SnapshotFiles, kept_urls: frozenset[str], new_deletes: Mapping[str, bytes]
+    ) -> IcebergSnapshot:
+        """Make a savepoint, write a snapshot, and commit it. A failure that is certain leaves nothing behind.
 
         Args:
-            listed: What the current snapshot lists.
-            kept: URLs of those data files and delete files that the new snapshot has, too.
-            new_deletes: Its other delete files: their content by the URL of their data file.
+            snapshot_files: The files of the current snapshot.
+            kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
+            new_deletes: Content of new delete files by URL of their data file.
         """
         metadata = self._target.metadata
         specs = {spec.spec_id: spec for spec in (*metadata.partition_specs, *self._new_specs())}
         writer = SnapshotWriter(self._target, self._schema, specs, metadata.new_snapshot_id())
         savepoint = f"{self._prefix}{writer.snapshot_id}"
         with kept_by_savepoint(self._table, savepoint, self._snapshot, self._note, writer.remove_written):
-            new = self._write(writer, listed, kept, new_deletes, savepoint)
+            new_snapshot = self._write(writer, snapshot_files, kept_urls, new_deletes, savepoint)
             specs_to_add = [AddPartitionSpecUpdate(spec=spec) for spec in self._new_specs()]
-            described = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
-            self._commit([*described, *_snapshot_updates(new)], new)
-        return new
+            updates = [*self._schema_updates(), *self._property_updates(), *specs_to_add]
+            self._commit([*updates, *_snapshot_updates(new_snapshot)], new_snapshot)
+        return new_snapshot
 
     def _new_specs(self) -> list[PartitionSpec]:
         """The partition specs that the Iceberg table lacks."""
@@ -243,14 +246,14 @@ class _Publication:
             has_schema = any(has_schema.schema_id == number for has_schema in metadata.schemas)
             updates += [] if has_schema else [AddSchemaUpdate(schema=self._schema)]
             updates.append(SetCurrentSchemaUpdate.model_validate({"schema-id": number if has_schema else -1}))
-        # Catalogs may number schemas themselves, and snapshots have the number of the one before.
+        # Catalogs may number schemas themselves; snapshots have the number that was free before.
         return [*updates, *self._hidden_columns()]
 
     def _hidden_columns(self) -> list[TableUpdate]:
-        """A schema that is never current, with the last hidden column of base files, if the metadata lacks it.
+        """Add a schema that is never current, with the last hidden column of base files, unless the metadata has it.
 
-        Base files have more columns than the table. Readers such as ClickHouse take a field id above the last one of
-        the metadata for damage, and one up to it for a column that was dropped.
+        Base files have more columns than the table. Readers such as ClickHouse report a field id above the last one in
+        the metadata as damage, and take a smaller one for a column that was dropped.
         """
         metadata = self._target.metadata
         number, hidden = max((int(field.metadata[FIELD_ID]), field) for field in self._snapshot.state.schema.slice)
@@ -261,64 +264,68 @@ class _Publication:
         return [AddSchemaUpdate(schema=Schema(*self._schema.fields, placeholder, schema_id=schema_id))]
 
     def _property_updates(self) -> list[TableUpdate]:
-        """The name mapping and the comment, as far as the Iceberg table lacks them."""
-        old, comment = self._target.properties, self._snapshot.state.schema.comment
-        new = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
-        changes = {name: value for name, value in new.items() if value is not None and old.get(name) != value}
+        """Updates of the name mapping and the comment, if they have changed."""
+        current_properties, comment = self._target.properties, self._snapshot.state.schema.comment
+        properties = {TableProperties.DEFAULT_NAME_MAPPING: self._names, COMMENT: comment or None}
+        changes = {
+            name: value
+            for name, value in properties.items()
+            if value is not None and current_properties.get(name) != value
+        }
         updates: list[TableUpdate] = [SetPropertiesUpdate(updates=changes)] if changes else []
-        if not comment and COMMENT in old:
+        if not comment and COMMENT in current_properties:
             updates.append(RemovePropertiesUpdate(removals=[COMMENT]))
         return updates
 
     def _write(
         self,
         writer: SnapshotWriter,
-        listed: Listed,
-        kept: frozenset[str],
+        snapshot_files: SnapshotFiles,
+        kept_urls: frozenset[str],
         new_deletes: Mapping[str, bytes],
         savepoint: str,
     ) -> IcebergSnapshot:
         """Write the new snapshot, see `_add_snapshot`."""
-        new = [(url, current) for url, current in self._files.items() if url not in kept]
-        footers = footers_reported(self._table.env, [current.file for _, current in new], self._progress)
-        entries = [self._data_file(url, current, footer) for (url, current), footer in zip(new, footers, strict=True)]
-        places = self._target.location_provider()
+        new_files = [(url, current) for url, current in self._files.items() if url not in kept_urls]
+        footers = footers_reported(self._table.env, [current.file for _, current in new_files], self._progress)
+        entries = [self._data_file(*file, footer) for file, footer in zip(new_files, footers, strict=True)]
+        locations = self._target.location_provider()
         deletes = {
-            places.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
+            locations.new_data_location(f"{deletes_name(content)}-{uuid.uuid4()}.parquet"): (url, content)
             for url, content in new_deletes.items()
         }
         writer.create({place: content for place, (_, content) in deletes.items()})
-        described = [
+        delete_entries = [
             deletes_file(place, len(content), url, self._files[url]) for place, (url, content) in deletes.items()
         ]
         properties = {TABLE_ID: self._snapshot.state.table_id, CUT: str(self._snapshot.cut), SAVEPOINT: savepoint}
-        return writer.write(listed, kept, entries, described, properties)
+        return writer.write(snapshot_files, kept_urls, entries, delete_entries, properties)
 
     def _data_file(self, url: str, current: CurrentFile, footer: Footer) -> DataFile:
         bucket = self._buckets.get(current.file.path)
         spec = UNPARTITIONED_PARTITION_SPEC if bucket is None or self._spec is None else self._spec
         return data_file(url, current, footer, self._snapshot.state.schema, self._schema, spec.spec_id, bucket)
 
-    def _commit(self, updates: Sequence[TableUpdate], new: IcebergSnapshot | None) -> None:
-        """Commit, and remove the snapshots that have expired, with their metadata.
+    def _commit(self, updates: Sequence[TableUpdate], new_snapshot: IcebergSnapshot | None) -> None:
+        """Commit updates, and remove the snapshots that have expired, with their metadata.
 
         Args:
-            updates: What to commit besides.
-            new: The snapshot that the updates add; None if they add none.
+            updates: The updates.
+            new_snapshot: The snapshot that the updates add; None if they add none.
 
         Raises:
             Conflict: The Iceberg table has changed since it was loaded.
-            CommitUnknown: The catalog did not answer, and has not committed so far.
+            CommitUnknown: The catalog did not answer, and does not show the commit.
         """
         metadata = self._target.metadata
         current = metadata.current_snapshot_id
-        # A current snapshot that is replaced may have expired, too: its savepoint was released by an erase.
-        stays = current if new is None else new.snapshot_id
-        expired = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
-        rest = [old for old in metadata.snapshots if old not in expired]
-        garbage = self._garbage(expired, rest if new is None else [*rest, new])
-        if expired:
-            ids = [old.snapshot_id for old in expired]
+        # The replaced current snapshot may have expired too, if an erase has released its savepoint.
+        stays = current if new_snapshot is None else new_snapshot.snapshot_id
+        expired_snapshots = [old for old in metadata.snapshots if old.snapshot_id != stays and self._has_expired(old)]
+        remaining = [snapshot for snapshot in metadata.snapshots if snapshot not in expired_snapshots]
+        garbage = self._garbage(expired_snapshots, remaining if new_snapshot is None else [*remaining, new_snapshot])
+        if expired_snapshots:
+            ids = [snapshot.snapshot_id for snapshot in expired_snapshots]
             updates = [*updates, RemoveSnapshotsUpdate.model_validate({"snapshot-ids": ids})]
         if not updates:
             return
@@ -340,42 +347,42 @@ class _Publication:
         except Exception as error:
             if not has_no_answer(error):
                 raise
-            if new is None or not self._has_committed(new):
+            if new_snapshot is None or not self._has_committed(new_snapshot):
                 raise CommitUnknown(
                     f"the catalog did not say whether it committed to {self._name}: {type(error).__name__}: {error}",
                     hint="publish again: what is published already is not published twice",
                 ) from error
-        for place in garbage:
+        for url in garbage:
             with contextlib.suppress(OSError):  # it is missing, or stays as garbage
-                self._target.io.delete(place)
+                self._target.io.delete(url)
 
     def _concurrent_change(self, error: Exception) -> Conflict:
         return Conflict(f"Iceberg table {self._name} changed during the publication: {error}", hint="publish again")
 
-    def _has_committed(self, new: IcebergSnapshot) -> bool:
+    def _has_committed(self, new_snapshot: IcebergSnapshot) -> bool:
         """Whether the catalog shows a snapshot after a commit without an answer."""
         try:
             table = self._catalog.load_table(self._target.name())
         except Exception:
             return False
-        return table.metadata.snapshot_by_id(new.snapshot_id) is not None
+        return table.metadata.snapshot_by_id(new_snapshot.snapshot_id) is not None
 
-    def _garbage(self, expired: Sequence[IcebergSnapshot], rest: Sequence[IcebergSnapshot]) -> set[str]:
-        """URLs of metadata and of position deletes that only expired snapshots have; never base files."""
-        if not expired:
+    def _garbage(self, expired_snapshots: Sequence[IcebergSnapshot], remaining: Sequence[IcebergSnapshot]) -> set[str]:
+        """URLs of metadata and position deletes that only expired snapshots have. Never base files."""
+        if not expired_snapshots:
             return set()
         io = self._target.io
-        return _metadata_of(io, expired) - _metadata_of(io, rest)
+        return _metadata_of(io, expired_snapshots) - _metadata_of(io, remaining)
 
-    def _has_expired(self, old: IcebergSnapshot) -> bool:
-        """Whether the files of an earlier snapshot are no longer kept; one that weft did not write is not kept."""
-        cut = _property(old, CUT)
+    def _has_expired(self, snapshot: IcebergSnapshot) -> bool:
+        """Whether the files of an earlier snapshot may be deleted. True for a snapshot that weft did not write."""
+        cut = _property(snapshot, CUT)
         return cut is None or not self._snapshot.state.keeps(parse_cut(cut))
 
 
-def _snapshot_updates(new: IcebergSnapshot) -> list[TableUpdate]:
-    reference = {"ref-name": "main", "type": "branch", "snapshot-id": new.snapshot_id}
-    return [AddSnapshotUpdate(snapshot=new), SetSnapshotRefUpdate.model_validate(reference)]
+def _snapshot_updates(snapshot: IcebergSnapshot) -> list[TableUpdate]:
+    reference = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot.snapshot_id}
+    return [AddSnapshotUpdate(snapshot=snapshot), SetSnapshotRefUpdate.model_validate(reference)]
 
 
 def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
@@ -393,14 +400,14 @@ def _metadata_of(io: FileIO, snapshots: Iterable[IcebergSnapshot]) -> set[str]:
 
 def _with_id(target: IcebergTable, schema: Schema) -> Schema:
     """A schema with the id that it has in the Iceberg table, or the next free id if the table does not have it."""
-    same = [
+    same_schemas = [
         candidate
         for candidate in target.metadata.schemas
         if candidate == schema and set(candidate.identifier_field_ids) == set(schema.identifier_field_ids)
     ]
     current = target.metadata.current_schema_id
-    if same:
-        return next((candidate for candidate in same if candidate.schema_id == current), same[-1])
+    if same_schemas:
+        return next((candidate for candidate in same_schemas if candidate.schema_id == current), same_schemas[-1])
     number = 1 + max(candidate.schema_id for candidate in target.metadata.schemas)
     return Schema(*schema.fields, schema_id=number, identifier_field_ids=schema.identifier_field_ids)
 

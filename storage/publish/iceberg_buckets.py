@@ -2,8 +2,8 @@
 
 The bucket of a key of one column is Iceberg's transform ``bucket[N]`` of this column (FORMAT.md, "Buckets"). A file of
 one file group has the rows of one bucket, and belongs to this spec. A shared file has several buckets; it belongs to
-the unpartitioned spec, as do position deletes, which exist for shared files only. A key of several columns has no such
-transform; bounds of columns prune then.
+the unpartitioned spec, as do position deletes, which exist for shared files only. For a key of several columns there is
+no such transform, so engines only prune by column bounds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from weft.storage.core.schema.table_schema import TableSchema
 _FIRST_FIELD_ID: Final = 1000  # ids of partition fields begin here
 
 
-def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata) -> PartitionSpec | None:
-    """The partition spec of files of one bucket, with the id that it has or will have in the Iceberg table.
+def bucket_spec(schema: TableSchema, published_schema: Schema, metadata: TableMetadata) -> PartitionSpec | None:
+    """The partition spec of files with one bucket, with its present or future id in the Iceberg table.
 
     Args:
         schema: The schema of the weft table.
-        published: The schema of the published table.
-        metadata: Of the published table.
+        published_schema: The schema of the published table.
+        metadata: The metadata of the published table.
 
     Returns:
         None if the key has several columns, or the table has one bucket.
@@ -43,9 +43,10 @@ def bucket_spec(schema: TableSchema, published: Schema, metadata: TableMetadata)
             return spec
     names = {field.name for spec in metadata.partition_specs for field in spec.fields}
     name = f"{schema.key[0]}_bucket"
-    if name in names:  # of the number of buckets before a split
+    if name in names:  # with the number of buckets before a split
         name += f"_{1 << schema.bucket_bits}"
-    while name in published.column_names or name in names:  # the names of columns and of partition fields are one set
+    # A partition field must not have the name of a column, either.
+    while name in published_schema.column_names or name in names:
         name += "_"
     field_id = max(_FIRST_FIELD_ID, (metadata.last_partition_id or 0) + 1)
     field = PartitionField(source_id=source, field_id=field_id, transform=transform, name=name)

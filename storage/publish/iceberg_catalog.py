@@ -1,4 +1,4 @@
-"""The Iceberg table in its catalog: loaded, or created. Errors of catalogs become errors of weft."""
+"""Loads or creates the Iceberg table in its catalog, and turns errors of catalogs into errors of weft."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _CLIENTS: Final = frozenset({"sqlalchemy", "botocore", "requests", "urllib3", "t
 
 
 def find_table(catalog: Catalog, name: str, table_id: str) -> IcebergTable | None:
-    """The Iceberg table that shows a weft table; None if the catalog has no table of that name.
+    """Load the Iceberg table that shows a weft table; None if the catalog has no table of that name.
 
     Raises:
-        Conflict: It shows something else, or another engine has changed its format.
+        Conflict: The Iceberg table does not show this table, or another engine has changed its format.
     """
     try:
         target = catalog.load_table(name)
@@ -68,13 +68,13 @@ def create_table(catalog: Catalog, name: str, schema: Schema, table_id: str) -> 
     """Create the Iceberg table and its namespace, unless another process does so at the same time.
 
     Raises:
-        Conflict: Another process has created a table that shows something else.
+        Conflict: Another process has created a table of that name that does not show this table.
     """
     namespace = catalog.namespace_from(name)
     try:
         catalog.create_namespace_if_not_exists(namespace)
     except Exception as error:
-        # An SQL catalog first looks and then inserts; another process was faster.
+        # An SQL catalog checks first and inserts then; another process may insert in between.
         if type(error).__name__ != "IntegrityError" or not catalog.namespace_exists(namespace):
             raise
     with contextlib.suppress(TableAlreadyExistsError):
@@ -86,20 +86,20 @@ def create_table(catalog: Catalog, name: str, schema: Schema, table_id: str) -> 
 
 
 @contextlib.contextmanager
-def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
-    """Errors of a catalog, and of the file system of an Iceberg table, as errors of weft.
+def catalog_errors(name: str, service: str | None = None) -> Iterator[None]:
+    """Turn errors of a catalog, and of the file system of an Iceberg table, into errors of weft.
 
     Args:
         name: Name of the Iceberg table.
-        what: What is asked, if that is not the catalog or the file system of the table.
+        service: What the block calls, for messages; by default the catalog or the file system of the table.
 
     Raises:
         StoreRefused: Access is refused.
         StoreUnavailable: The catalog or the file system does not answer, or answers with an error.
         NotFound: An object of the Iceberg table is missing.
-        InvalidInput: The catalog finds the request wrong.
+        InvalidInput: The catalog refuses the request as wrong.
     """
-    subject = what or f"the catalog or the file system of Iceberg table {name}"
+    subject = service or f"the catalog or the file system of Iceberg table {name}"
     try:
         yield
     except Exception as error:
@@ -126,7 +126,7 @@ def catalog_errors(name: str, what: str | None = None) -> Iterator[None]:
 
 
 def has_no_answer(error: Exception) -> bool:
-    """Whether it is unknown after an error of a catalog what the catalog has done."""
+    """Whether an error leaves open what the catalog has done."""
     if isinstance(error, (*_REFUSED, BadRequestError)):
         return False
     client = type(error).__module__.partition(".")[0]

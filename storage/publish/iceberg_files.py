@@ -28,7 +28,7 @@ from weft.storage.files.row_group_statistics import column_ranges
 from weft.storage.publish.upper_bound import cut_up
 
 BOUND_LENGTH: Final = 16
-"""Longest bound of a text or binary value, in characters or bytes; the default of Iceberg's own writers."""
+"""Maximum length of a text or binary bound, in characters or bytes; the default of Iceberg's own writers."""
 
 FILE_PATH_ID: Final = 2147483546
 POSITION_ID: Final = 2147483545
@@ -60,7 +60,7 @@ def data_file(
         table_schema: The schema of the weft table.
         schema: The schema of the published table.
         spec_id: Id of the partition spec of the file.
-        bucket: The bucket of all its rows, if this is a spec of buckets.
+        bucket: The bucket of all its rows; None for the unpartitioned spec.
     """
     sizes: dict[int, int] = {}
     values: dict[int, int] = {}
@@ -102,14 +102,14 @@ def data_file(
 
 
 def _bounds(kind: PrimitiveType, ranges: Sequence[ColumnRange]) -> tuple[bytes | None, bytes | None]:
-    """A lower and an upper bound of the values of a column in a file; None where it is not known."""
+    """A lower and an upper bound of the values of a column in a file; None for an unknown bound."""
     with_values = [column_range for column_range in ranges if column_range.nulls != column_range.rows]
     least = [column_range.least for column_range in with_values]
     largest = [column_range.largest for column_range in with_values]
     smallest = None if not least or None in least else to_bytes(kind, _cut(kind, min(least)))
     # Parquet's statistics leave NaN out, and some engines, such as Spark, order it after all numbers.
-    unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
-    longest = None if unknown else _cut_up(kind, max(largest))
+    is_unknown = not largest or None in largest or isinstance(kind, FloatType | DoubleType)
+    longest = None if is_unknown else _cut_up(kind, max(largest))
     return smallest, None if longest is None else to_bytes(kind, longest)
 
 
@@ -118,7 +118,7 @@ def _cut(kind: PrimitiveType, value: Any) -> Any:
 
 
 def _cut_up(kind: PrimitiveType, value: Any) -> Any:
-    """A short value that is not smaller; None if there is none."""
+    """A short value that is not smaller than another; None if there is none."""
     if isinstance(kind, StringType):
         return cut_up(value, BOUND_LENGTH)
     if isinstance(kind, BinaryType):
@@ -127,10 +127,10 @@ def _cut_up(kind: PrimitiveType, value: Any) -> Any:
 
 
 def encode_deletes(url: str, current: CurrentFile) -> bytes:
-    """A file of position deletes: the rows of one base file that are not current.
+    """Encode a file of position deletes: the rows of one base file that are not current.
 
-    Columns are ``file_path`` and ``pos``, sorted by both. Each base file has a delete file of its own, as Iceberg's own
-    writers do it by default: some readers, such as Polars, apply no others, and those of other base files stay valid.
+    Columns are ``file_path`` and ``pos``, sorted by both. Each base file has its own delete file, as with Iceberg's own
+    writers by default: some readers, such as Polars, apply no others, and delete files of other base files stay valid.
     """
     positions = np.concatenate([np.arange(first, end, dtype=np.int64) for first, end in sorted(current.unused)])
     rows = pa.Table.from_arrays([pa.repeat(url, len(positions)), pa.array(positions)], schema=_DELETES)
@@ -140,12 +140,12 @@ def encode_deletes(url: str, current: CurrentFile) -> bytes:
 
 
 def deletes_name(content: bytes) -> str:
-    """How the name of a file of position deletes begins: the same for files with the same content."""
+    """Prefix of the name of a file of position deletes; equal for equal content."""
     return f"{_DELETES_PREFIX}{hashlib.sha256(content).hexdigest()[:_DIGEST_LENGTH]}"
 
 
 def name_of_deletes(url: str) -> str:
-    """The beginning of the name in the URL of a delete file, see `deletes_name`."""
+    """The prefix of the name in the URL of a delete file, see `deletes_name`."""
     return url.rpartition("/")[2][: len(_DELETES_PREFIX) + _DIGEST_LENGTH]
 
 

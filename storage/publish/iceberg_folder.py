@@ -1,8 +1,9 @@
-"""Iceberg tables in folders, without a catalog: as Hadoop tables, whose newest metadata file is found by its number.
+"""Iceberg tables in folders, without a catalog: Hadoop tables, whose newest metadata file is found by its number.
 
 A table has the folder ``<warehouse>/<namespace>/<table>``. Its metadata files are ``metadata/v1.metadata.json``,
-``v2`` and so on, each put if absent, so that of two commits one fails. ``metadata/version-hint.text`` has the newest
-number, for readers that do not list the folder. Source: Iceberg table specification, "File System Tables".
+``v2`` and so on. Each is put only if it is absent, so that of two concurrent commits one fails. The file
+``metadata/version-hint.text`` has the newest number, for readers that do not list the folder. Source: Iceberg table
+specification, "File System Tables".
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _VERSION: Final = re.compile(r"v(\d+)\.metadata\.json")
 
 
 class FolderCatalog(NoopCatalog):
-    """A catalog in a folder, with what a publication needs: create a table, load it, commit to it."""
+    """A catalog in a folder. It can only create a table, load it, and commit to it."""
 
     def __init__(self, name: str, **properties: str) -> None:
-        """Open nothing yet.
+        """Check the properties; opens nothing.
 
         Args:
-            name: Any name.
-            properties: ``warehouse``: a folder or URL; and properties of pyiceberg's file systems, such as
+            name: Name of the catalog, for messages.
+            properties: ``warehouse``, a folder or URL; and properties of pyiceberg's file systems, such as
                 ``s3.endpoint``.
 
         Raises:
@@ -75,16 +76,16 @@ class FolderCatalog(NoopCatalog):
             TableAlreadyExistsError: The folder has a table.
         """
         assert isinstance(schema, Schema), "a publication gives an Iceberg schema"
-        store, place = self._open(identifier)
+        store, location_url = self._open(identifier)
         if _newest(store):
-            raise TableAlreadyExistsError(place)
-        metadata = new_table_metadata(schema, partition_spec, sort_order, place, properties)
+            raise TableAlreadyExistsError(location_url)
+        metadata = new_table_metadata(schema, partition_spec, sort_order, location_url, properties)
         if not _put(store, 1, metadata):
-            raise TableAlreadyExistsError(place)
+            raise TableAlreadyExistsError(location_url)
         return self.load_table(identifier)
 
     def load_table(self, identifier: str | Identifier) -> IcebergTable:
-        """The table as its newest metadata file says.
+        """Load the table from its newest metadata file.
 
         Raises:
             NoSuchTableError: The folder has no table.
@@ -113,19 +114,19 @@ class FolderCatalog(NoopCatalog):
         current = self.load_table(table.name())
         for requirement in requirements:
             requirement.validate(current.metadata)
-        updated = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
+        new_metadata = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
         version = _number(current.metadata_location) + 1
-        if not _put(store, version, updated):
+        if not _put(store, version, new_metadata):
             raise CommitFailedException(f"{place} has changed")
-        versions = {_number(entry.metadata_file) for entry in updated.metadata_log}
+        versions = {_number(entry.metadata_file) for entry in new_metadata.metadata_log}
         first = min(versions, default=version)
         store.delete_many([_metadata_path(number) for number in _versions(store) if number < first])
         return CommitTableResponse.model_validate(
-            {"metadata": updated, "metadata-location": f"{place}/{_metadata_path(version)}"}
+            {"metadata": new_metadata, "metadata-location": f"{place}/{_metadata_path(version)}"}
         )
 
     def _open(self, identifier: str | Identifier) -> tuple[ObjectStore, str]:
-        """The store of a table's folder, and the location of the folder as readers know it."""
+        """Open the store of a table's folder; returns it, and the URL of the folder for readers."""
         names = Catalog.identifier_to_tuple(identifier)
         place = "/".join((self.properties["warehouse"].rstrip("/"), *names))
         store = open_store(place, _store_options(self.properties))
@@ -133,7 +134,7 @@ class FolderCatalog(NoopCatalog):
 
 
 def _store_options(properties: Properties) -> dict[str, Any]:
-    """Options of fsspec for S3 that mean the same as properties of pyiceberg; other stores take their environment."""
+    """Translate pyiceberg's properties of S3 into fsspec's options. Other stores are configured by the environment."""
     names = {"key": "s3.access-key-id", "secret": "s3.secret-access-key", "token": "s3.session-token"}
     client = {"endpoint_url": "s3.endpoint", "region_name": "s3.region"}
     options: dict[str, Any] = {name: properties[key] for name, key in names.items() if key in properties}
@@ -143,7 +144,7 @@ def _store_options(properties: Properties) -> dict[str, Any]:
 
 
 def _put(store: ObjectStore, version: int, metadata: TableMetadata) -> bool:
-    """Put a metadata file, and the hint after it; False if there is one of this version."""
+    """Put a metadata file, then the hint. Returns False if this version already exists."""
     data = metadata.model_dump_json(exclude_none=True).encode()
     path = _metadata_path(version)
     try:
@@ -153,11 +154,11 @@ def _put(store: ObjectStore, version: int, metadata: TableMetadata) -> bool:
         raise CommitStateUnknownException(f"{path}: {error}") from error
     versions = _versions(store)
     if version < max(versions) and version + 1 not in versions:
-        store.delete(path)  # so many commits came first that their files are deleted already
+        store.delete(path)  # so many other commits were faster that their files are deleted already
         return False
     newest = 0
-    while newest < (other := _newest(store)):  # another commit may have written an older hint meanwhile
-        newest = other
+    while newest < (version_found := _newest(store)):  # another commit may have written an older hint meanwhile
+        newest = version_found
         store.put(_HINT, str(newest).encode())
     return True
 

@@ -1,9 +1,9 @@
 """The name mapping of a published table whose base files have nested columns.
 
-Base files have ids of their columns, but no ids inside of nested ones. pyiceberg then ignores all ids of a file, and
-finds columns by the table's name mapping; without one it refuses the file. Readers that use the ids of a file where
-there are some, as Iceberg for Java does, do not need the mapping. A name is never given to another column, so both
-find the same.
+Base files have ids of columns, but no ids of the fields inside nested columns. pyiceberg then ignores all ids of a file
+and finds columns by the table's name mapping; without a mapping it refuses the file. Readers that use the ids that
+exist, such as Iceberg for Java, do not need the mapping. A name is never given to another column, so both find the same
+columns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from weft.storage.core.schema.table_schema import TableSchema
 def name_mapping(schema: TableSchema) -> str | None:
     """The text of the property ``schema.name-mapping.default``; None if no column of a base file is nested.
 
-    It names all columns of base files, also those that are not published and the hidden ones: pyiceberg refuses a file
-    with a field that the mapping does not have.
+    It names all columns of base files, including unpublished and hidden ones, because pyiceberg refuses a file with a
+    field that the mapping does not have.
     """
     fields = list(schema.slice)
     if not any(pa.types.is_nested(field.type) for field in fields):
@@ -39,7 +39,7 @@ def _mapped_field(number: int, name: str, arrow_type: pa.DataType, ids: Iterator
 
 
 def _inside(arrow_type: pa.DataType, ids: Iterator[int]) -> list[MappedField]:
-    """The fields inside of a type, under the names that Iceberg gives them, with ids that no column has."""
+    """The fields inside a nested type, with Iceberg's names for them and ids that no column has."""
     if pa.types.is_map(arrow_type):
         inside = [("key", arrow_type.key_type), ("value", arrow_type.item_type)]
     elif pa.types.is_list(arrow_type):

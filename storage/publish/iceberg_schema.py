@@ -34,17 +34,17 @@ def iceberg_schema(schema: TableSchema, columns: Sequence[str], schema_id: int) 
     Raises:
         InvalidInput: A column has a nested type.
     """
-    selected = [schema.column(name) for name in columns]
-    types = {column.name: iceberg_type(column.type) for column in selected}
-    nested = [name for name, kind in types.items() if kind is None]
-    if nested:
+    selected_columns = [schema.column(name) for name in columns]
+    types = {column.name: iceberg_type(column.type) for column in selected_columns}
+    nested_columns = [name for name, kind in types.items() if kind is None]
+    if nested_columns:
         raise InvalidInput(
-            f"column {', '.join(nested)} has a nested type, and base files have no field ids inside of it",
+            f"column {', '.join(nested_columns)} has a nested type, and base files have no field ids inside of it",
             hint="name the other columns",
         )
     fields = [
         NestedField(column.id, column.name, kind, required=column.name in schema.key, doc=column.comment or None)
-        for column in selected
+        for column in selected_columns
         if (kind := types[column.name]) is not None
     ]
     ids = [schema.column(name).id for name in schema.key]

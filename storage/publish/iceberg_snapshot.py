@@ -1,7 +1,7 @@
 """Writes the manifests of one Iceberg snapshot: the files that it has, and the files that it no longer has.
 
-A manifest whose files are all still there is used again. Nothing that is written here is visible before a catalog
-commits it. Source: Iceberg table specification, version 2, "Manifests" and "Snapshots".
+A manifest is reused if the new snapshot keeps all of its files. The new objects are not visible until a catalog commits
+them. Source: Iceberg table specification, version 2, "Manifests" and "Snapshots".
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 MAX_MANIFESTS: Final = 32
-"""Data manifests of a snapshot from which on they are written as one for each partition spec; each publication adds at
-most one for each."""
+"""Number of data manifests at which they are merged into one for each partition spec. Each publication adds at most one
+for each spec."""
 MAX_PARALLEL_WRITES: Final = 16
 
 
 class _DeletesWriter(ManifestWriterV2):
-    """Writes a manifest of delete files; the library itself has a writer of manifests of data files only."""
+    """Writes a manifest of delete files. pyiceberg only writes manifests of data files."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -47,20 +47,20 @@ class _DeletesWriter(ManifestWriterV2):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class SnapshotFiles:
     """The manifests and files of the current snapshot of a published table.
 
     Attributes:
-        data: Its data manifests, with their live entries.
-        deletes: Its delete manifests, with their live entries.
+        data: The data manifests, with their live entries.
+        deletes: The delete manifests, with their live entries.
     """
 
     data: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
     deletes: Sequence[tuple[ManifestFile, list[ManifestEntry]]]
 
     @classmethod
-    def of(cls, io: FileIO, snapshot: Snapshot | None) -> Listed:
-        """Read the manifests of a snapshot; None is a table without snapshots."""
+    def of(cls, io: FileIO, snapshot: Snapshot | None) -> SnapshotFiles:
+        """Read the manifests of a snapshot; None for a table without snapshots."""
         manifests = [] if snapshot is None else snapshot.manifests(io)
         manifests_read = [(manifest, manifest.fetch_manifest_entry(io, discard_deleted=True)) for manifest in manifests]
         return cls(
@@ -70,7 +70,7 @@ class Listed:
 
     @property
     def paths(self) -> list[str]:
-        """URLs of the data files; one that is listed twice is there twice."""
+        """URLs of the data files, in the order of manifests; may contain duplicates."""
         return [entry.data_file.file_path for _, entries in self.data for entry in entries]
 
     @property
@@ -88,63 +88,65 @@ class SnapshotWriter:
         schema: The Iceberg schema of the snapshot.
         specs: The partition specs of its files, by id.
         snapshot_id: Id of the snapshot.
-        written: URLs of the objects that were written; they are garbage if the commit fails.
+        written_urls: URLs of the written objects, which are garbage if the commit fails.
     """
 
     target: IcebergTable
     schema: Schema
     specs: Mapping[int, PartitionSpec]
     snapshot_id: int
-    written: list[str] = field(default_factory=list)
+    written_urls: list[str] = field(default_factory=list)
 
     def write(
         self,
-        listed: Listed,
-        kept: frozenset[str],
-        added: Sequence[DataFile],
+        snapshot_files: SnapshotFiles,
+        kept_urls: frozenset[str],
+        new_files: Sequence[DataFile],
         deletes: Sequence[DataFile],
         properties: Mapping[str, str],
     ) -> Snapshot:
         """Write the manifests and their list.
 
         Args:
-            listed: What the current snapshot lists.
-            kept: URLs of those data files and delete files that the new snapshot has, too.
-            added: Its other data files.
-            deletes: Its other delete files.
-            properties: For its summary.
+            snapshot_files: The files of the current snapshot.
+            kept_urls: URLs of data files and delete files of the current snapshot that the new snapshot keeps.
+            new_files: New data files.
+            deletes: New delete files.
+            properties: Properties for the summary of the snapshot.
         """
-        many = len(listed.data) >= MAX_MANIFESTS
-        manifests = [manifest for manifest, entries in listed.data if not many and _all_in(entries, kept)]
-        rewrites = [item for item in listed.data if item[1] and (many or not _all_in(item[1], kept))]
-        for spec_id in sorted({old.partition_spec_id for old, _ in rewrites} | {file.spec_id for file in added}):
+        merges_all = len(snapshot_files.data) >= MAX_MANIFESTS
+        data, old_deletes = snapshot_files.data, [entries for _, entries in snapshot_files.deletes if entries]
+        manifests = [manifest for manifest, entries in data if not merges_all and _all_in(entries, kept_urls)]
+        rewrites = [item for item in data if item[1] and (merges_all or not _all_in(item[1], kept_urls))]
+        rewritten_ids = {manifest.partition_spec_id for manifest, _ in rewrites}
+        for spec_id in sorted(rewritten_ids | {file.spec_id for file in new_files}):
             with self._writer(ManifestWriterV2, spec_id) as writer:
-                old = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
-                _write(writer, old, kept, [file for file in added if file.spec_id == spec_id])
+                previous = [entries for manifest, entries in rewrites if manifest.partition_spec_id == spec_id]
+                _write(writer, previous, kept_urls, [file for file in new_files if file.spec_id == spec_id])
             manifests.append(writer.to_manifest_file())
-        old_deletes = [entries for _, entries in listed.deletes if entries]
-        new_deletes = bool(deletes) or not all(_all_in(entries, kept) for entries in old_deletes)
+        new_deletes = bool(deletes) or not all(_all_in(entries, kept_urls) for entries in old_deletes)
         if new_deletes:
             with self._writer(_DeletesWriter, UNPARTITIONED_PARTITION_SPEC.spec_id) as writer:
-                _write(writer, old_deletes, kept, deletes)
+                _write(writer, old_deletes, kept_urls, deletes)
             manifests.append(writer.to_manifest_file())
         else:
-            manifests.extend(manifest for manifest, entries in listed.deletes if entries)
+            manifests.extend(manifest for manifest, entries in snapshot_files.deletes if entries)
         metadata = self.target.metadata
         number = metadata.next_sequence_number()
-        place = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
+        url = self._place(f"snap-{self.snapshot_id}-0-{uuid.uuid4()}.avro")
         with write_manifest_list(
-            2, self.target.io.new_output(place), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
+            2, self.target.io.new_output(url), self.snapshot_id, metadata.current_snapshot_id, number, "deflate"
         ) as manifest_list:
             manifest_list.add_manifests(manifests)
-        removed_count = sum(path not in kept for path in listed.paths)
+        removed_count = sum(path not in kept_urls for path in snapshot_files.paths)
         counts = {
-            "added-data-files": len(added),
+            "added-data-files": len(new_files),
             "deleted-data-files": removed_count,
-            "total-data-files": len(kept.intersection(listed.paths)) + len(added),
-            "total-records": _rows(listed.data, kept) + sum(file.record_count for file in added),
-            "total-delete-files": len(kept.intersection(listed.delete_paths)) + len(deletes),
-            "total-position-deletes": _rows(listed.deletes, kept) + sum(file.record_count for file in deletes),
+            "total-data-files": len(kept_urls.intersection(snapshot_files.paths)) + len(new_files),
+            "total-records": _rows(data, kept_urls) + sum(file.record_count for file in new_files),
+            "total-delete-files": len(kept_urls.intersection(snapshot_files.delete_paths)) + len(deletes),
+            "total-position-deletes": _rows(snapshot_files.deletes, kept_urls)
+            + sum(file.record_count for file in deletes),
             "total-equality-deletes": 0,
         }
         summary = Summary(
@@ -159,25 +161,25 @@ class SnapshotWriter:
                 "sequence-number": number,
                 # The clock of this host may be behind that of the host which published before.
                 "timestamp-ms": max(int(time.time() * 1000), metadata.last_updated_ms),
-                "manifest-list": place,
+                "manifest-list": url,
                 "summary": summary,
                 "schema-id": self.schema.schema_id,
             }
         )
 
     def remove_written(self) -> None:
-        """Remove what was written, after a commit that certainly failed."""
-        for place in self.written:
-            self.target.io.delete(place)
+        """Remove the written objects, after a commit that certainly failed."""
+        for url in self.written_urls:
+            self.target.io.delete(url)
 
     def create(self, objects: Mapping[str, bytes]) -> None:
-        """Write other objects that belong to the snapshot: content by URL."""
-        self.written.extend(objects)
+        """Write other objects of the snapshot. ``objects``: content by URL."""
+        self.written_urls.extend(objects)
         with ThreadPoolExecutor(MAX_PARALLEL_WRITES, thread_name_prefix="weft-publish") as pool:
             list(pool.map(self._create, objects, objects.values()))
 
-    def _create(self, place: str, content: bytes) -> None:
-        with self.target.io.new_output(place).create() as stream:
+    def _create(self, url: str, content: bytes) -> None:
+        with self.target.io.new_output(url).create() as stream:
             stream.write(content)
 
     def _writer(self, kind: type[ManifestWriterV2], spec_id: int) -> ManifestWriter:
@@ -185,29 +187,32 @@ class SnapshotWriter:
         return kind(self.specs[spec_id], self.schema, output, self.snapshot_id, "deflate")
 
     def _place(self, name: str) -> str:
-        place = self.target.location_provider().new_metadata_location(name)
-        self.written.append(place)
-        return place
+        url = self.target.location_provider().new_metadata_location(name)
+        self.written_urls.append(url)
+        return url
 
 
-def _all_in(entries: Sequence[ManifestEntry], kept: frozenset[str]) -> bool:
-    return bool(entries) and all(entry.data_file.file_path in kept for entry in entries)
+def _all_in(entries: Sequence[ManifestEntry], kept_urls: frozenset[str]) -> bool:
+    return bool(entries) and all(entry.data_file.file_path in kept_urls for entry in entries)
 
 
 def _write(
-    writer: ManifestWriter, old: Sequence[Sequence[ManifestEntry]], kept: frozenset[str], added: Sequence[DataFile]
+    writer: ManifestWriter,
+    previous: Sequence[Sequence[ManifestEntry]],
+    kept_urls: frozenset[str],
+    new_files: Sequence[DataFile],
 ) -> None:
-    for entry in (entry for entries in old for entry in entries):
-        if entry.data_file.file_path in kept:
+    for entry in (entry for entries in previous for entry in entries):
+        if entry.data_file.file_path in kept_urls:
             writer.existing(entry)
         else:
             writer.delete(_without_bounds(entry))
-    for file in added:
+    for file in new_files:
         writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, sequence_number=None, data_file=file))
 
 
 def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
-    """An entry that says that a file was removed has no values of it: a manifest may stay after the erase of a key."""
+    """An entry for a removed file, without bounds: its manifest may stay after an erase of the keys in the bounds."""
     file = entry.data_file
     deleted_file = DataFile.from_args(
         content=file.content,
@@ -227,6 +232,6 @@ def _without_bounds(entry: ManifestEntry) -> ManifestEntry:
     )
 
 
-def _rows(listed: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept: frozenset[str]) -> int:
-    files = (entry.data_file for _, entries in listed for entry in entries)
-    return sum(file.record_count for file in files if file.file_path in kept)
+def _rows(manifests: Iterable[tuple[ManifestFile, list[ManifestEntry]]], kept_urls: frozenset[str]) -> int:
+    files = (entry.data_file for _, entries in manifests for entry in entries)
+    return sum(file.record_count for file in files if file.file_path in kept_urls)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 FOLDER: Final = "folder"
-"""The type of a catalog that is none: tables in folders."""
+"""Type of a catalog that consists of folders only."""
 
 _SQL: Final = "sqlalchemy"
-"""The package through which pyiceberg asks databases. It is imported only for an SQL catalog."""
+"""The package by which pyiceberg uses databases. It is imported only for an SQL catalog."""
 _PROPERTIES: Final = "give its properties, such as uri and warehouse, or write them to .pyiceberg.yaml"
 
 
@@ -33,12 +33,12 @@ def check_installed() -> None:
 
 
 def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The Iceberg catalog of a name.
+    """Open an Iceberg catalog.
 
     Args:
-        name: Its name in the configuration of pyiceberg.
-        properties: Properties besides those of the configuration, as pyiceberg takes them. With the type ``folder``: no
-            catalog, but folders below ``warehouse`` (`weft.storage.publish.iceberg_folder`).
+        name: Name of the catalog in the configuration of pyiceberg.
+        properties: Further properties of the catalog, as in pyiceberg. The type ``folder`` stands for tables in folders
+            below ``warehouse`` (`weft.storage.publish.iceberg_folder`).
 
     Raises:
         InvalidInput: pyiceberg is not installed, or does not find or open the catalog.
@@ -58,7 +58,7 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
         try:
             return load_catalog(name, **properties)
         except Exception as error:
-            if not _made_meanwhile(error):
+            if not _created_meanwhile(error):
                 raise
             return load_catalog(name, **properties)
     except NotInstalledError as error:
@@ -68,10 +68,10 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             f"Iceberg catalog {name!r} cannot be opened: {reason}",
             hint="install it; for PostgreSQL: pip install 'psycopg[binary]', and uri=postgresql+psycopg://...",
         ) from error
-    except (ValidationError, json.JSONDecodeError) as error:  # ValueErrors, too
+    except (ValidationError, json.JSONDecodeError) as error:  # before ValueError, their base class
         raise StoreUnavailable(
             f"Iceberg catalog {name!r} does not answer as a catalog does: {' '.join(str(error).split())}",
-            hint="a proxy answers so while its server is away; otherwise check the property uri",
+            hint="check the property uri; a proxy also answers like this while its server is down",
         ) from error
     except ValueError as error:
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {error}", hint=_PROPERTIES) from error
@@ -80,13 +80,13 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
             with catalog_errors(name, f"Iceberg catalog {name!r}"):
                 raise
         text = " ".join(str(error).split())
-        if hasattr(error, "orig"):  # an error of the database, not of what it was asked
+        if hasattr(error, "orig"):  # an error of the database, not of the request
             raise StoreUnavailable(f"the database of Iceberg catalog {name!r} does not answer: {text}") from error
         raise InvalidInput(f"Iceberg catalog {name!r} cannot be opened: {text}", hint=_PROPERTIES) from error
 
 
-def _made_meanwhile(error: Exception) -> bool:
-    """Whether another process has made the tables of an SQL catalog at the same time."""
+def _created_meanwhile(error: Exception) -> bool:
+    """Whether another process has created the tables of an SQL catalog at the same time."""
     if type(error).__module__.partition(".")[0] != _SQL:
         return False
     # SQLite calls it an operational error, as it does an outage.

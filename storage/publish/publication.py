@@ -1,4 +1,4 @@
-"""What publications of all formats have in common: the files to list, the savepoints that keep them, and the result."""
+"""The common part of all publications: the files to publish, the savepoints that keep them, and the result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from weft.storage.shown import Shown
 from weft.storage.table import Table
 
 LOOK_BACK: Final = 8
-"""Entries of a lane in which its last commit is looked for: claims follow it if its writer was often restarted."""
+"""Number of entries of a lane that are searched for its last commit. Claims follow it after restarts of a writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Published(Shown):
     Attributes:
         cut: The snapshot of the weft table whose base files the published table shows.
         snapshot_id: Id of the current snapshot of an Iceberg table, or version of a Delta table.
-        changed: Whether there was anything to publish; otherwise the published table has the same snapshot as before.
-        files: Files of the published table.
-        added: Files that it did not have before.
-        removed: Files that it no longer has.
-        rows: Rows of the published table.
-        unused_rows: Rows of the files that are not rows of the table: the published table lists them as deleted.
+        changed: Whether anything was published; otherwise the published table has the same snapshot as before.
+        files: Number of files of the published table.
+        added: Number of files that it did not have before.
+        removed: Number of files that it no longer has.
+        rows: Number of rows of the published table.
+        unused_rows: Number of rows in its files that are not rows of the table; it lists them as deleted.
         is_moment: Whether the published table certainly shows the table at one moment, see `is_one_moment`.
     """
 
@@ -57,10 +57,10 @@ class Published(Shown):
 
 
 def is_one_moment(snapshot: Snapshot) -> bool:
-    """Whether the base files of a snapshot certainly show the table at one moment (S31, U6).
+    """Whether the base files of a snapshot certainly show the table at one moment (PROTOCOL.md, S31 and U6).
 
-    They do if all file groups contain the commits up to one cut, as after a compaction of all of them, and if all
-    commits in it began before some entry of the table lane, and all later ones after that.
+    They do if all file groups contain the commits up to one cut, as after a compaction of all of them, and if all these
+    commits began before some entry of the table lane, and all later commits after it.
 
     Args:
         snapshot: The newest snapshot, taken after the state whose base files these are was read.
@@ -72,22 +72,22 @@ def is_one_moment(snapshot: Snapshot) -> bool:
     tails = snapshot.table_log.commit_log.read_tails(
         {lane: (start, snapshot.cut.lanes[lane]) for lane, start in starts.items()}
     )
-    # Commits of retired lanes are not looked at. Their lanes were closed in the state of this prefix (PROTOCOL.md, C6).
+    # Commits of retired lanes need not be read: their lanes were closed in the state of this prefix (PROTOCOL.md, C6).
     newest, oldest_later = max(0, state.complete_from - 1), state.head + 1
     for lane, tail in tails.items():
         end = state.covered.get(lane, 0)
-        within = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
-        later = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
-        table_heads = [entry.table_seen for entry in (*within[-1:], *later[:1])]
-        if None in table_heads or (starts[lane] and not within):
-            return False  # commits of an earlier version, or claims alone
-        newest = max([newest, *(entry.table_seen or 0 for entry in within[-1:])])
-        oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later[:1])])
+        commits = [entry for entry in tail if isinstance(entry, Data) and entry.seq <= end]
+        later_commits = [entry for entry in tail if isinstance(entry, Data) and entry.seq > end]
+        table_heads = [entry.table_seen for entry in (*commits[-1:], *later_commits[:1])]
+        if None in table_heads or (starts[lane] and not commits):
+            return False  # commits of an earlier version of weft, or only claims
+        newest = max([newest, *(entry.table_seen or 0 for entry in commits[-1:])])
+        oldest_later = min([oldest_later, *(entry.table_seen or 0 for entry in later_commits[:1])])
     return newest < oldest_later
 
 
 def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnStage) -> list[Footer]:
-    """The footers of base files, see `weft.storage.files.footers.read_footers`; reports how many were read."""
+    """Read the footers of base files, see `weft.storage.files.footers.read_footers`, and report their number."""
     footers: list[Footer] = []
     for start in range(0, len(files), FOOTERS_AT_ONCE):
         footers += read_footers(env, files[start : start + FOOTERS_AT_ONCE])
@@ -96,7 +96,7 @@ def footers_reported(env: Environment, files: Sequence[FileRef], progress: OnSta
 
 
 def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
-    """The names of the published columns, in order; None means all.
+    """Names of the published columns, in order. ``columns``: None for all columns of the table.
 
     Raises:
         NotFound: The table has no such column.
@@ -105,10 +105,10 @@ def columns_to_publish(schema: TableSchema, columns: Sequence[str] | None) -> li
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
-    without = [name for name in schema.key if name not in names]
-    if without:
+    missing_keys = [name for name in schema.key if name not in names]
+    if missing_keys:
         raise InvalidInput(
-            f"the published columns lack key column {', '.join(without)}", hint="name all key columns of the table"
+            f"the published columns lack key column {', '.join(missing_keys)}", hint="name all key columns of the table"
         )
     return names
 
@@ -117,8 +117,8 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
     """The base files of a state.
 
     Raises:
-        InvalidInput: Some of them have an older schema, in which one of the columns does not show what the table shows;
-            or overlays have newer values of a column.
+        InvalidInput: Base files of an older schema have other values in a column than the table, or overlays have newer
+            values of a column.
     """
     files = current_files(base_slices(state))
     check_shown(
@@ -126,20 +126,25 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
         files,
         columns,
         overlaid_advice="; or weft alter set-overlays URI false, and publish after the next compaction",
-        older_advice=", or publish again when all base files were written anew",
+        older_advice=", or publish again after all base files were rewritten",
     )
     return files
 
 
 def describe_publication(
-    snapshot: Snapshot, files: Mapping[str, CurrentFile], before: Collection[str], snapshot_id: int, *, changed: bool
+    snapshot: Snapshot,
+    files: Mapping[str, CurrentFile],
+    previous_paths: Collection[str],
+    snapshot_id: int,
+    *,
+    changed: bool,
 ) -> Published:
-    """The result of a publication.
+    """Build the result of a publication.
 
     Args:
         snapshot: The snapshot of the weft table.
-        files: The published files by their place.
-        before: The places of the files that were published before.
+        files: The published files, by path or URL.
+        previous_paths: Paths or URLs of the files that were published before.
         snapshot_id: See `Published`.
         changed: See `Published`.
     """
@@ -149,8 +154,8 @@ def describe_publication(
         snapshot_id=snapshot_id,
         changed=changed,
         files=len(files),
-        added=len(files.keys() - before),
-        removed=len(set(before) - files.keys()),
+        added=len(files.keys() - previous_paths),
+        removed=len(set(previous_paths) - files.keys()),
         rows=sum(current.file.rows for current in files.values()) - unused_rows,
         unused_rows=unused_rows,
         is_moment=is_one_moment(snapshot),
@@ -161,11 +166,11 @@ def describe_publication(
 def kept_by_savepoint(
     table: Table, name: str, snapshot: Snapshot, note: str, undo: Callable[[], object] = lambda: None
 ) -> Iterator[None]:
-    """Keep a snapshot by a savepoint while the block publishes it, and after that, unless the block certainly failed.
+    """Keep a snapshot by a savepoint, while the block publishes it and afterwards.
 
-    Then ``undo`` removes what the block has written. After `CommitUnknown` the savepoint stays until the next
-    publication that succeeds: if it was published, it needs it. Base files have no columns of referenced tables, so the
-    snapshot of this table alone is kept.
+    If the block certainly fails, releases the savepoint and calls ``undo``, which removes what the block has written.
+    After `CommitUnknown` the savepoint stays until the next publication that succeeds, because the snapshot may be
+    published. Base files have no columns of referenced tables, so only the snapshot of this table is kept.
     """
     make_savepoint(table.writable(), name, snapshot, note)
     try:
@@ -180,17 +185,17 @@ def kept_by_savepoint(
         raise
 
 
-def release_unneeded(table: Table, listed: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:
+def release_unneeded(table: Table, names: Iterable[str], pattern: str, in_use: Collection[str | None]) -> None:
     """Release the savepoints of earlier publications that nothing needs any more.
 
     Args:
         table: The weft table.
-        listed: Names of savepoints that existed before the published table was loaded. Whoever made one of them, and
-            has not committed yet, will fail, because the published table has changed since.
-        pattern: Regular expression of the whole names of these publications' savepoints.
+        names: Names of savepoints that existed before the published table was loaded. A publication that made one of
+            them and has not committed yet will fail, because the published table has changed since.
+        pattern: Regular expression that matches the whole name of a publication's savepoint.
         in_use: Savepoints to keep.
     """
-    for name in listed:
+    for name in names:
         if re.fullmatch(pattern, name) and name not in in_use:
             release_savepoint(table, name)
 

@@ -1,4 +1,4 @@
-"""The published tables of a weft table, as values: which formats, under which names, with which columns."""
+"""Where a weft table is published: as values with format, name and columns of each published table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class IcebergTarget(BaseModel):
     Attributes:
         table: Namespace and name, separated by dots.
         catalog: Name of the catalog in the configuration of pyiceberg.
-        properties: Properties of the catalog besides; may hold secrets.
+        properties: Further properties of the catalog; may contain secrets.
         columns: Published columns; None for all.
     """
 
@@ -35,10 +35,10 @@ class IcebergTarget(BaseModel):
         return f"Iceberg table {self.table}"
 
     def check(self, schema: TableSchema) -> None:
-        """Refuse what no publication of a table with this schema could do; asks no catalog.
+        """Check that a table with this schema can be published, without a request to the catalog.
 
         Raises:
-            InvalidInput: A package is missing, a key column is, or a column cannot be published.
+            InvalidInput: pyiceberg or a key column is missing, or a column cannot be published.
             NotFound: The table has no such column.
         """
         from weft.storage.publish.open_catalog import check_installed
@@ -62,7 +62,7 @@ class IcebergTarget(BaseModel):
 
 
 class DeltaTarget(BaseModel):
-    """A Delta table; its place follows from that of the weft table.
+    """A Delta table, in the location of the weft table.
 
     Attributes:
         columns: Published columns; None for all.
@@ -78,7 +78,7 @@ class DeltaTarget(BaseModel):
         return "Delta table"
 
     def check(self, schema: TableSchema) -> None:
-        """Refuse what no publication of a table with this schema could do. Raises as `IcebergTarget.check` does."""
+        """Check that a table with this schema can be published. Raises as `IcebergTarget.check` does."""
         from weft.storage.publish.delta_files import delta_schema
 
         delta_schema(schema, columns_to_publish(schema, self.columns))
@@ -94,7 +94,7 @@ Target = IcebergTarget | DeltaTarget
 
 
 def base_version(table: Table) -> object:
-    """A value that differs when base files, columns or comments of a table differ. Reads what is new in the log."""
+    """A value that changes when base files, columns or comments of a table change. Reads new log entries."""
     state = table.state()
     files = frozenset(
         (current.file.path, current.parts, current.overlaid) for current in current_files(base_slices(state))

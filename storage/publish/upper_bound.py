@@ -1,4 +1,4 @@
-"""A short text that is not smaller than another one: the upper bound of a column in the statistics of a file."""
+"""Shortens a text to an upper bound for the statistics of a file: a short text that is not smaller."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _LARGEST_CHARACTER: Final = 0x10FFFF
 
 
 def cut_up(text: str, length: int) -> str | None:
-    """A text of at most ``length`` characters that is not smaller, in the order of UTF-8; None without one.
+    """A text of at most ``length`` characters that is not smaller, in the order of UTF-8; None if there is none.
 
-    The last character that has a following one is replaced by that. Surrogates are not characters: they have no UTF-8.
+    Replaces the last character that has a successor by its successor. Surrogates are skipped: they have no UTF-8 form.
     """
     if len(text) <= length:
         return text

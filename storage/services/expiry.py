@@ -1,11 +1,11 @@
-"""Expiry: removes rows and deletes that are older than a table's time to live, beside live writers (MERGE.md).
+"""Expiry: removes rows and deletes that are older than a table's time to live, while writers run (MERGE.md).
 
     limits ─▶ compact what ─▶ find slices with ─▶ per part: PLAN ─▶ BASE(rewrites) without
     from a    waits in logs   overdue rows                          what is older than the limits
     clock     for too long    (statistics, then the columns that say how old a row is)
 
-The limits are recorded in each BASE: what is gone follows from the log, and not from the clock of a reader. Each part
-is complete in itself: an expiry may be killed at any moment, and the next one does the rest.
+Each BASE records the limits, so the log says which rows are gone, and readers need no clock. Each part is complete in
+itself: an expiry may be killed at any moment, and the next one does the rest.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ExpiryResult(Shown):
 
     Attributes:
         rows: Visible rows that were removed.
-        deletes: Other rows that were removed: those of which only deletes were known, or that a delete hid.
+        deletes: Hidden rows that were removed: keys with deletes only, or rows that a delete hid.
         file_groups: File groups that were rewritten.
-        skipped: File groups with overdue rows that were not, because another service published first.
+        skipped: File groups with overdue rows that were not rewritten, because another service published first.
         entries: Slots of the BASE entries.
         bytes_read: Stored bytes of the file groups that were rewritten or compacted.
         seconds: Wall-clock time.
@@ -79,16 +79,16 @@ def expiry_steps(
 ) -> Steps[ExpiryResult]:
     """Remove rows and deletes that are older than the table's time to live, in steps.
 
-    Without a time to live nothing is done. A file group is rewritten once it has a row or delete that is overdue: older
-    than the time to live plus ``within``. All that is older than the time to live is removed from it then.
+    Does nothing without a time to live. A file group is rewritten once it has an overdue row or delete: older than the
+    time to live plus ``within``. The rewrite removes everything in it that is older than the time to live.
 
     Args:
         table_log: The table's log.
-        now_ms: The time to compute ages from, in Unix milliseconds; None: now.
+        now_ms: The time from which ages are computed, in Unix milliseconds; None: now.
         execute: Runs the tasks.
         progress: Called during the work.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     ttl = table_log.refresh().schema.ttl
     if ttl is None:
         return ExpiryResult()
@@ -98,45 +98,45 @@ def expiry_steps(
     overdue = AgeLimits.of(ttl, now_ms - ttl.within_ms, LANE_BITS)
     result = ExpiryResult()
     head = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
-    waiting = _groups_waiting(head, _logs_before(ttl, now_ms))
-    if waiting:
-        compacted = yield from compaction_steps(table_log, head, lambda each: each.group in waiting, execute)
-        result = replace(result, bytes_read=compacted.bytes_read)
+    groups = _groups_with_old_logs(head, _log_limit_ms(ttl, now_ms))
+    if groups:
+        compaction_result = yield from compaction_steps(table_log, head, lambda part: part.group in groups, execute)
+        result = replace(result, bytes_read=compaction_result.bytes_read)
         head = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
-    chosen = set()
-    runs = cut_tasks([each for each in head.slices if each.slice is not None], table_log.env.tuning)
+    overdue_groups = set()
+    runs = cut_tasks([file_slice for file_slice in head.slices if file_slice.slice is not None], table_log.env.tuning)
     for run in counted(runs, progress, "looking for old rows", lambda: len(runs)):
         with explain_missing_file(table_log.env, head.cut):
-            chosen |= _groups_with(head, run, overdue)
+            overdue_groups |= _overdue_groups(head, run, overdue)
         yield 0
     rewriting = Rewriting(_describe(ttl, limits), WithoutExpired(limits))
-    old = [each for each in head.slices if each.group in chosen]
-    for part in _parts(old, table_log.env.tuning.compaction_part_bytes):
-        done = _rewrite(table_log, frozenset(each.group for each in part), rewriting, execute, progress)
-        result = _added(result, len(part), done)
-        yield sum(each.base_bytes + each.log_bytes for each in part)
-    return replace(result, seconds=time.monotonic() - started)
+    overdue_slices = [file_slice for file_slice in head.slices if file_slice.group in overdue_groups]
+    for part in _parts(overdue_slices, table_log.env.tuning.compaction_part_bytes):
+        outcome = _rewrite(table_log, frozenset(file_slice.group for file_slice in part), rewriting, execute, progress)
+        result = _add_outcome(result, len(part), outcome)
+        yield sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in part)
+    return replace(result, seconds=time.monotonic() - start_time)
 
 
-def _logs_before(ttl: Ttl, now_ms: int) -> int:
-    """Commits from before this time may have overdue rows, which cannot be found before they are in slices."""
+def _log_limit_ms(ttl: Ttl, now_ms: int) -> int:
+    """Time before which commits may have overdue rows, in Unix milliseconds. Such logs are compacted first."""
     if ttl.by:
         return now_ms - ttl.within_ms  # an event may be old when it is committed
-    shortest = min(each for each in (ttl.rows_ms, ttl.deletes_ms) if each is not None)
+    shortest = min(age_ms for age_ms in (ttl.rows_ms, ttl.deletes_ms) if age_ms is not None)
     return now_ms - ttl.within_ms - shortest
 
 
-def _groups_waiting(snapshot: Snapshot, before_ms: int) -> frozenset[FileGroup]:
-    """The file groups with log rows from before a time."""
-    aged = find_aged(snapshot, before_ms)
-    return frozenset(each.group for each in snapshot.slices if np.isin(each.file, aged).any())
+def _groups_with_old_logs(snapshot: Snapshot, before_ms: int) -> frozenset[FileGroup]:
+    """File groups with log rows that were committed before a time."""
+    aged_files = find_aged(snapshot, before_ms)
+    return frozenset(file_slice.group for file_slice in snapshot.slices if np.isin(file_slice.file, aged_files).any())
 
 
-def _groups_with(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits) -> set[FileGroup]:
-    """The file groups whose slices have rows that `expired` removes. Neighbours in one file are read together."""
+def _overdue_groups(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits) -> set[FileGroup]:
+    """File groups whose slices have rows beyond the limits. File groups in the same file are read together."""
     env, schema = snapshot.table_log.env, snapshot.table_schema
-    slices = [each.slice for each in run]
-    found: set[int] = set()
+    slices = [file_slice.slice for file_slice in run]
+    ordinals: set[int] = set()
     visible, hidden = (
         SliceReader(
             env,
@@ -147,12 +147,12 @@ def _groups_with(snapshot: Snapshot, run: Sequence[FileSlice], limits: AgeLimits
         for visible in (True, False)
     )
     for rows in itertools.chain(visible.base(slices), hidden.shadow(slices)):
-        found |= _ordinals(rows, expired(schema, rows, limits))
-    return {run[ordinal].group for ordinal in found}
+        ordinals |= _ordinals(rows, expired(schema, rows, limits))
+    return {run[ordinal].group for ordinal in ordinals}
 
 
 def _ordinals(rows: Arrays, mask: Any) -> set[int]:
-    """The positions of the slices with rows of a mask."""
+    """Positions of the slices that have rows in a mask."""
     if not mask.any():
         return set()
     if names.SLICE_ORDINAL not in rows:
@@ -160,37 +160,37 @@ def _ordinals(rows: Arrays, mask: Any) -> set[int]:
     return set(rows[names.SLICE_ORDINAL].filter(pa.array(mask)).unique().to_pylist())
 
 
-def _parts(slices: Sequence[FileSlice], most_bytes: int) -> Iterator[list[FileSlice]]:
-    """File groups that are published together: neighbours of up to some stored bytes."""
-    sizes = [each.base_bytes + each.log_bytes for each in slices]
-    return cut_by_size(slices, sizes, most_bytes)
+def _parts(slices: Sequence[FileSlice], max_bytes: int) -> Iterator[list[FileSlice]]:
+    """Divide file groups, in order, into parts of at most ``max_bytes`` stored bytes that are published together."""
+    sizes = [file_slice.base_bytes + file_slice.log_bytes for file_slice in slices]
+    return cut_by_size(slices, sizes, max_bytes)
 
 
 def _rewrite(
     table_log: TableLog, groups: frozenset[FileGroup], rewriting: Rewriting, execute: Execute, progress: OnStage
 ) -> RewritingResult | None:
-    """Rewrite file groups; None if another service published first, so that the next expiry has to."""
+    """Rewrite file groups. None if another service published first: then the next expiry rewrites them."""
     if must_yield(table_log, table_log.refresh()):
         return None
     add_feature(table_log, ERASE, REWRITTEN)
     snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
-    chosen = [each for each in snapshot.slices if each.group in groups]
-    with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(chosen)) as plan:
-        return rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)
+    file_slices = [file_slice for file_slice in snapshot.slices if file_slice.group in groups]
+    with contextlib.suppress(Conflict, SnapshotExpired), open_plan(table_log, snapshot.cut, len(file_slices)) as plan:
+        return rewrite(table_log, snapshot, plan, file_slices, rewriting, execute=execute, progress=progress)
     return None
 
 
-def _added(result: ExpiryResult, wanted: int, done: RewritingResult | None) -> ExpiryResult:
-    if done is None or not done.entry:
-        return replace(result, skipped=result.skipped + wanted)
+def _add_outcome(result: ExpiryResult, group_count: int, outcome: RewritingResult | None) -> ExpiryResult:
+    if outcome is None or not outcome.entry:
+        return replace(result, skipped=result.skipped + group_count)
     return replace(
         result,
-        rows=result.rows + done.visible_left_out,
-        deletes=result.deletes + done.hidden_left_out,
-        file_groups=result.file_groups + len(done.result.done),
-        skipped=result.skipped + len(done.result.skipped),
-        entries=(*result.entries, done.entry),
-        bytes_read=result.bytes_read + done.result.bytes_read,
+        rows=result.rows + outcome.visible_left_out,
+        deletes=result.deletes + outcome.hidden_left_out,
+        file_groups=result.file_groups + len(outcome.result.done),
+        skipped=result.skipped + len(outcome.result.skipped),
+        entries=(*result.entries, outcome.entry),
+        bytes_read=result.bytes_read + outcome.result.bytes_read,
     )
 
 
@@ -200,5 +200,5 @@ def _describe(ttl: Ttl, limits: AgeLimits) -> str:
         f"rows by {ttl.by or 'last event'}": limits.rows_ms,
         "deletes": limits.deletes_ms,
     }
-    texts = [f"{what} before {format_time(at_ms)}" for what, at_ms in parts.items() if at_ms is not None]
+    texts = [f"{subject} before {format_time(at_ms)}" for subject, at_ms in parts.items() if at_ms is not None]
     return f"time to live: {', '.join(texts)}"

@@ -1,4 +1,4 @@
-"""Follows lanes of a table from outside: what was committed to a lane since the last look."""
+"""Follows lanes of a table without opening it: reports what was committed to a lane since the last call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.storage.log.commit_log import CommitLog
 
 
 class LaneNews(NamedTuple):
-    """What is new in a lane: the number of claims, the input rows of commits, and the last recorded source position."""
+    """New entries of a lane: number of claims, input rows of commits, and the last recorded source position."""
 
     claims: int
     rows: int
@@ -28,7 +28,7 @@ class LaneObserver:
         self._heads: dict[LaneName, int] = {}
 
     def news(self, lane: str) -> LaneNews:
-        """What was committed to a lane since the last call, or since its beginning.
+        """Read what was committed to a lane since the last call; on the first call, since its beginning.
 
         Raises:
             CorruptData: An entry is damaged.

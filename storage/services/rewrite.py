@@ -1,7 +1,7 @@
-"""Rewrite: changes values, forgets old deletes, or removes old rows, beside live writers (PROTOCOL.md, "Rewrite").
+"""Rewrite: changes values, forgets old deletes, or removes old rows, while writers run (PROTOCOL.md, "Rewrite").
 
-It is a compaction of all file groups whose slices have other values with the same versions. So an event after the cut
-wins or loses against a changed value exactly as it would have against the old one.
+It is a compaction of all file groups whose new slices have other values with the same versions. So an event after the
+cut wins or loses against a changed value exactly as against the old one.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class RewriteResult(Shown):
     """The result of a rewrite.
 
     Attributes:
-        cut: What was rewritten: what commits up to this cut have left.
+        cut: The result of all commits up to this cut was rewritten.
         entry: Slot of the BASE; 0 if the table has no rows.
         file_groups: File groups that were rewritten.
         rows: Visible rows that were rewritten or, by `expire_rows` and `forget_deletes`, removed.
-        deletes: Other rows that were removed: those of which only deletes were known. 0 after a rewrite of a column.
+        deletes: Hidden rows that were removed: keys with deletes only. 0 after a rewrite of a column.
         seconds: Wall-clock time.
     """
 
@@ -55,14 +55,14 @@ class RewriteResult(Shown):
 def new_values(schema: TableSchema, column: str, function: Function) -> Rewriting:
     """Replace the values of a column, see `weft.Table.rewrite`."""
     check_rewritable(schema, column)
-    return Rewriting(f"rewrite of {column}", NewValues(column, function), whole=True)
+    return Rewriting(f"rewrite of {column}", NewValues(column, function), all_or_nothing=True)
 
 
 def without_old_deletes(schema: TableSchema, group: str, before: object) -> Rewriting:
     """Forget old deletes of a group, see `weft.Table.forget_deletes`."""
     limit = _limit(schema, group, before)
-    why = f"forgetting deletes of {group} before {encode_scalar(limit)}"
-    return Rewriting(why, WithoutOldDeletes(group, limit), whole=True)
+    description = f"forgetting deletes of {group} before {encode_scalar(limit)}"
+    return Rewriting(description, WithoutOldDeletes(group, limit), all_or_nothing=True)
 
 
 def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewriting:
@@ -72,15 +72,15 @@ def without_old_rows(schema: TableSchema, column: str, before: object) -> Rewrit
     if group is None or not isinstance(mode_of(group), Latest | LatestNonNull) or pa.types.is_nested(kind):
         raise InvalidInput(
             f"rows cannot expire by column {column!r}",
-            hint="choose a column of a group with latest or latest_non_null, and of no nested type",
+            hint="choose a column that is not nested, of a group with latest or latest_non_null",
         )
     limit = _cast_limit(column, kind, before)
-    why = f"expiry of rows with {column} before {encode_scalar(limit)}"
-    return Rewriting(why, WithoutOldRows(column, limit), whole=True)
+    description = f"expiry of rows with {column} before {encode_scalar(limit)}"
+    return Rewriting(description, WithoutOldRows(column, limit), all_or_nothing=True)
 
 
 def _limit(schema: TableSchema, name: str, before: object) -> Any:
-    """The limit as a value of the group's first ordering column; raises as `forget_deletes` does."""
+    """Cast the limit to the type of the group's first ordering column. Raises as `forget_deletes` does."""
     group = schema.group(name)
     if not group.ordering or not isinstance(mode_of(group), Latest | LatestNonNull):
         raise InvalidInput(
@@ -90,7 +90,7 @@ def _limit(schema: TableSchema, name: str, before: object) -> Any:
 
 
 def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
-    """A limit as a value of a column.
+    """Cast a limit to the type of a column.
 
     Raises:
         InvalidInput: It is None, or of another type.
@@ -102,7 +102,7 @@ def _cast_limit(column: str, kind: pa.DataType, before: object) -> Any:
         hint = f"give a value of column {column!r}{example}"
         raise InvalidInput(f"{before!r} is not a {kind}: {error}", hint=hint) from error
     if limit is None:
-        raise InvalidInput("there is no limit", hint=f"give a value of column {column!r}")
+        raise InvalidInput("the limit is missing", hint=f"give a value of column {column!r}")
     return limit
 
 
@@ -117,33 +117,33 @@ def rewrite_all(
 
     Args:
         table_log: The log of the table.
-        request: Checks what is asked for, and returns the rewriting for the newest schema.
-        note: A text that the log records.
+        request: Checks the request against the newest schema, and returns the rewriting.
+        note: A text to record in the log.
         execute: Runs the tasks; by default in this process, one file group at a time.
         progress: Called during the work with the stored bytes that were read.
     """
     rewriting = request(table_log.refresh().schema)
     if note:
-        rewriting = replace(rewriting, why=f"{rewriting.why}: {note}")
-    started = time.monotonic()
+        rewriting = replace(rewriting, description=f"{rewriting.description}: {note}")
+    start_time = time.monotonic()
     add_feature(table_log, ERASE, REWRITTEN)
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> RewriteResult | None:
         if not snapshot.slices:
-            return RewriteResult(str(snapshot.cut), 0, 0, 0, 0, time.monotonic() - started)
+            return RewriteResult(str(snapshot.cut), 0, 0, 0, 0, time.monotonic() - start_time)
         with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
-            done = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
-        seconds, result = time.monotonic() - started, done.result
-        if not done.entry:
+            outcome = rewrite(table_log, snapshot, plan, snapshot.slices, rewriting, execute=execute, progress=progress)
+        seconds, result = time.monotonic() - start_time, outcome.result
+        if not outcome.entry:
             return None
-        rows = result.rows if isinstance(rewriting.change, NewValues) else done.visible_left_out
-        return RewriteResult(str(snapshot.cut), done.entry, len(result.done), rows, done.hidden_left_out, seconds)
+        rows = result.rows if isinstance(rewriting.change, NewValues) else outcome.visible_left_out
+        return RewriteResult(str(snapshot.cut), outcome.entry, len(result.done), rows, outcome.hidden_left_out, seconds)
 
     return retry_on_newest(table_log, attempt)[1]
 
 
 def check_rewritable(schema: TableSchema, name: str) -> None:
-    """Refuse a column whose values decide something else, or are computed from state.
+    """Refuse a column that is part of the key, orders events, or is computed from state.
 
     Raises:
         NotFound, InvalidInput: See `weft.Table.rewrite`.
@@ -157,5 +157,5 @@ def check_rewritable(schema: TableSchema, name: str) -> None:
     if not isinstance(mode_of(group), Latest | LatestNonNull):
         raise InvalidInput(
             f"group {group.name!r} is merged by {group.merge!r}: its values are computed from state",
-            hint="columns of groups with latest or latest_non_null can be rewritten",
+            hint="choose a column of a group with latest or latest_non_null",
         )

@@ -1,7 +1,7 @@
-"""Reports of services: what each did last, for whoever looks at the table from another machine.
+"""Reports of services: what each did last, to be shown on other machines.
 
-A service replaces its report now and then. The protocol does not use them: a report that is missing, old or damaged
-changes nothing but what people are shown. An erase removes them, because an error may name a key.
+A service replaces its report now and then. The protocol does not use reports: a missing, old or damaged one only
+changes what is shown. An erase removes reports, because an error in them may name a key.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ def put_service_report(store: ObjectStore, name: str, report: bytes) -> None:
 
     Args:
         store: The table's store.
-        name: Name of the service; the pattern is that of lanes.
-        report: JSON of whoever reads it.
+        name: Name of the service; names have the same pattern as lanes.
+        report: JSON, in any form that its readers know.
 
     Raises:
         InvalidInput: The name does not match the pattern.
-        StoreUnavailable: The store has not written it.
+        StoreUnavailable: The store did not write it.
     """
     store.put(service_path(name), report)
 

@@ -1,8 +1,8 @@
-"""Split: changes the number of buckets while writers go on (PROTOCOL.md, "Splits").
+"""Split: changes the number of buckets while writers run (PROTOCOL.md, "Splits").
 
-The number is a setting of the schema (G1). Writers use the one that they know. Compactions write the slices of file
-groups with another number of bits anew, each file group and its parts in one entry (G2); a split does that for all of
-them at once. One that died is continued by any compaction, or by a split to the same number.
+The number is a setting of the schema (G1). Writers use the number that they know. Compactions rewrite file groups that
+have another number of bits, each with its parts in one entry (G2). A split rewrites all of them at once. A split that
+died is continued by any compaction, or by a split to the same number.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SplitResult:
     """The result of a split or merge of file groups.
 
     Attributes:
-        buckets: The number of buckets that the table has now.
-        before: The number that it had, if this call has changed it; else the same.
-        file_groups: New file groups that were written.
-        rows: Visible rows in them.
+        buckets: Number of buckets that the table has now.
+        before: Number of buckets before this call; equal to ``buckets`` if nothing changed.
+        file_groups: Number of new file groups that were written.
+        rows: Visible rows in the new file groups.
         bytes_read: Stored bytes that were merged.
         bytes_written: Stored bytes of the new base and shadow files.
         seconds: Wall-clock time.
@@ -52,14 +52,14 @@ class SplitResult:
 
 
 def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_one) -> Steps[SplitResult]:
-    """Change the number of buckets, and write all file groups anew that have another number: a step for each task.
+    """Change the number of buckets, and rewrite all file groups that have another number: one task in each step.
 
-    Writers, readers and all services go on meanwhile. Each file group is complete in itself: after an error or a kill
-    call it again with the same number, or let compactions go on. Raises as `weft.Table.split` does.
+    Writers, readers and services continue meanwhile. Each file group is complete in itself: after an error or a kill
+    call it again with the same number, or let compactions continue. Raises as `weft.Table.split` does.
     """
-    started = time.monotonic()
-    before = set_buckets(table_log, buckets)
-    done: list[CompactionResult] = []
+    start_time = time.monotonic()
+    previous_buckets = set_buckets(table_log, buckets)
+    results: list[CompactionResult] = []
     waits = 0
     while True:
         snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
@@ -71,7 +71,7 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
         if not unsplit(snapshot):
             break
         result = yield from compaction_steps(table_log, snapshot, _is_unsplit(snapshot), execute)
-        done.append(result)
+        results.append(result)
         waits = 0 if result.done else waits + 1
         if waits == MAX_ATTEMPTS:
             raise Conflict(
@@ -80,17 +80,17 @@ def split_steps(table_log: TableLog, buckets: int, *, execute: Execute = one_by_
             )
     return SplitResult(
         buckets=buckets,
-        before=before,
-        file_groups=sum(len(result.done) for result in done),
-        rows=sum(result.rows for result in done),
-        bytes_read=sum(result.bytes_read for result in done),
-        bytes_written=sum(result.bytes_written for result in done),
-        seconds=time.monotonic() - started,
+        before=previous_buckets,
+        file_groups=sum(len(result.done) for result in results),
+        rows=sum(result.rows for result in results),
+        bytes_read=sum(result.bytes_read for result in results),
+        bytes_written=sum(result.bytes_written for result in results),
+        seconds=time.monotonic() - start_time,
     )
 
 
 def unsplit(snapshot: Snapshot) -> list[FileSlice]:
-    """The file groups of a snapshot that have another number of bits than the table is to have."""
+    """File groups of a snapshot whose number of bits differs from the setting of the table."""
     return list(filter(_is_unsplit(snapshot), snapshot.slices))
 
 
@@ -100,43 +100,47 @@ def _is_unsplit(snapshot: Snapshot) -> Callable[[FileSlice], bool]:
 
 
 def bits_of(buckets: int) -> int:
-    """The bits of a number of buckets.
+    """Number of bits for a number of buckets.
 
     Raises:
-        InvalidInput: It is not a power of two in the range of a table.
+        InvalidInput: The number is not a power of two, or is out of range.
     """
     if isinstance(buckets, bool) or not isinstance(buckets, int):
-        raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="for example 16")
+        raise InvalidInput(f"buckets: {buckets!r} is not a number", hint="give a number such as 16")
     if buckets < 1 or buckets > MAX_BUCKETS:
-        raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"a power of two from 1 to {MAX_BUCKETS}")
+        raise InvalidInput(f"buckets: {buckets} is out of range", hint=f"give a power of two from 1 to {MAX_BUCKETS}")
     if buckets & (buckets - 1):
-        less, more = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
-        near = f"{less} or {more}" if more <= MAX_BUCKETS else str(less)
+        smaller, larger = 1 << (buckets.bit_length() - 1), 1 << buckets.bit_length()
+        nearest = f"{smaller} or {larger}" if larger <= MAX_BUCKETS else str(smaller)
         raise InvalidInput(
             f"buckets: {buckets} is not a power of two, so its file groups would not be parts of the present ones",
-            hint=f"the nearest are {near}",
+            hint=f"give {nearest}",
         )
     return buckets.bit_length() - 1
 
 
 def set_buckets(table_log: TableLog, buckets: int) -> int:
-    """Record the number of buckets that new commits and slices are to have; returns the number before.
+    """Set the number of buckets for new commits and slices; returns the previous number.
 
     Raises:
-        InvalidInput: It is not a power of two in the range of a table. Nothing was changed.
+        InvalidInput: The number is not a power of two, or is out of range. Nothing was changed.
     """
-    bits, before = bits_of(buckets), 0
+    bits, previous_buckets = bits_of(buckets), 0
 
     def build(state: TableState) -> Schema | None:
-        nonlocal before
-        before = 1 << state.schema.bucket_bits
-        if before == buckets:
+        nonlocal previous_buckets
+        previous_buckets = 1 << state.schema.bucket_bits
+        if previous_buckets == buckets:
             return None
-        known = state.schema.created_bits
+        created_bits = state.schema.created_bits
         schema = replace(
-            state.schema, bucket_bits=bits, created_bits=state.schema.bucket_bits if known is None else known
+            state.schema,
+            bucket_bits=bits,
+            created_bits=state.schema.bucket_bits if created_bits is None else created_bits,
         )
-        return schema_entry(table_log, state, schema, f"{counted(buckets, 'bucket')} instead of {before}", [BUCKETS])
+        return schema_entry(
+            table_log, state, schema, f"{counted(buckets, 'bucket')} instead of {previous_buckets}", [BUCKETS]
+        )
 
     table_log.publish(build)
-    return before
+    return previous_buckets

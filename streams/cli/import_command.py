@@ -14,7 +14,7 @@ from weft.storage.imports.foreign_table import ForeignTable, open_foreign
 from weft.storage.imports.import_table import ImportResult, import_table
 from weft.storage.imports.table_text import TableText, read_table_text
 from weft.storage.imports.translate import to_yaml, translate
-from weft.storage.imports.translation import Declared, Translation
+from weft.storage.imports.translation import Declaration, Translation
 from weft.storage.plural import counted
 from weft.storage.store.open_store import check_reachable
 from weft.streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
@@ -108,8 +108,8 @@ def import_(
         found = None
         if chosen is None:
             kind = source_format if opened is not None or text is None else text.dialect
-            declared = Declared({}) if opened is None else opened.declared(column_names(leave_out) or ())
-            found = translate(kind, declared, text, key=column_names(key), ordering=column_names(ordering) or ())
+            declaration = Declaration({}) if opened is None else opened.declaration(column_names(leave_out) or ())
+            found = translate(kind, declaration, text, key=column_names(key), ordering=column_names(ordering) or ())
         target = parse_storage_options(storage_option or ())
     if dry_run:
         _print_proposal(found, as_json=as_json)

@@ -61,7 +61,9 @@ OVERLAYS: Final = {
         compaction_task, "overlaid_slice", keeps_none, THEME, rare=True
     ),
     "S30 values are looked up by another hash": Mutant(bloom_filter, "_rotate", less),
-    "K7 a slice that is dropped takes the base with it": Mutant(compaction, "_written", of_all_plans, THEME, rare=True),
+    "K7 a slice that is dropped takes the base with it": Mutant(
+        compaction, "_written_files", of_all_plans, THEME, rare=True
+    ),
     "K7 overlays are garbage": Mutant(SliceFile, "objects", without_overlays, THEME),
     "K7 a base with overlays is garbage": Mutant(SliceFile, "objects", overlays_instead_of_the_base, THEME),
 }

@@ -71,11 +71,11 @@ def tells_nobody(_: Any) -> Any:
 
 CLEANING: Final = {
     "C1 a clean tells nobody what it gives up": Mutant(clean, "_publish_intent", tells_nobody, "clean"),
-    "S16 a savepoint keeps nothing": Mutant(clean, "_find_held", without_holders("savepoint"), "clean"),
+    "S16 a savepoint keeps nothing": Mutant(clean, "_find_expired_holders", without_holders("savepoint"), "clean"),
     "S16 an open compaction keeps nothing": Mutant(
-        clean, "_find_held", without_holders("compaction"), "clean", rare=True
+        clean, "_find_expired_holders", without_holders("compaction"), "clean", rare=True
     ),
-    "S16 a pin keeps nothing": Mutant(clean, "_find_held", without_holders("pin"), "clean", rare=True),
+    "S16 a pin keeps nothing": Mutant(clean, "_find_expired_holders", without_holders("pin"), "clean", rare=True),
     "S16 a pin is not checked against cleaning": Mutant(snapshot, "check_promised", always(None), "clean", rare=True),
     "S16 the target of an open restore is not needed": Mutant(Needed, "add_target", always(None), "restore", rare=True),
     "S16 a lane that came later is not needed": Mutant(Needed, "add_entry", overlooks_new_lanes, "clean"),
@@ -182,8 +182,8 @@ ERASING: Final = {
 
 
 def rewrites_a_part(right: Any) -> Any:
-    def broken(why: str, change: Any, *, whole: bool) -> Any:
-        return right(why, change, whole=False)
+    def broken(description: str, change: Any, *, all_or_nothing: bool) -> Any:
+        return right(description, change, all_or_nothing=False)
 
     return broken
 
@@ -320,7 +320,7 @@ def of_what_was_known(mark: Any) -> Any:
 
 def deletes_what_it_offered(publish: Any) -> Any:
     def broken(self: Any, plan: service_plan.ServicePlan, work: Any) -> None:
-        offered = compaction._written(self._waiting, plan)
+        offered = compaction._written_files(self._pending, plan)
         try:
             publish(self, plan, work)
         except CommitUnknown:

@@ -16,7 +16,7 @@ from weft.storage.core.log.table_state import TableState
 from weft.storage.core.plan import regroup_ranges
 from weft.storage.files import log_reader
 from weft.storage.services.compaction import compaction, compaction_task
-from weft.storage.services.verify.check_lanes import Merged
+from weft.storage.services.verify.check_lanes import MergedEntries
 
 THEME: Final = "splits"
 
@@ -58,7 +58,7 @@ def of_the_schema(_: Any) -> Any:
 
 
 def wants_every_part(_: Any) -> Any:
-    def broken(self: Merged, group: Any, entry: Any, _file: Any) -> bool:
+    def broken(self: MergedEntries, group: Any, entry: Any, _file: Any) -> bool:
         ends = (until.get(entry.lane, 0) for until in reached(self._until, self._levels, group))
         return bool(entry.seq > min(ends, default=0))
 
@@ -75,7 +75,7 @@ SPLITS: Final[Mapping[str, Mutant]] = {
         regroup_ranges, "_file_groups", as_fine_as_the_log, THEME
     ),
     "G3 file groups of other buckets are overlooked": Mutant(TableState, "levels", of_the_schema, THEME),
-    "S8 verify takes a part without rows for a lost one": Mutant(Merged, "_lacks", wants_every_part, "verified"),
+    "S8 verify takes a part without rows for a lost one": Mutant(MergedEntries, "_lacks", wants_every_part, "verified"),
     "G2 merged rows are not in order": Mutant(compaction_task, "merge_sorted", one_after_the_other, THEME),
     "G2 rows that are merged together are not in order": Mutant(
         compaction_task, "keys", in_the_order_of_the_old_ones, THEME, rare=True

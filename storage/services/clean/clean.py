@@ -1,4 +1,4 @@
-"""Clean: expires old snapshots and deletes files that no retained snapshot needs (PROTOCOL.md, C1 to C4; S16, S17, L3).
+"""Clean: expires old snapshots and deletes files that no retained snapshot needs (PROTOCOL.md, "Clean").
 
     ABORT of abandoned ─▶ CLEAN_INTENT      ─▶ read pins ─▶ list and judge ─▶ delete ─▶ archive ─▶ CLEAN_DONE
     plans                 (oldest_retained)    (strictly    (by the state of                (`archive_log`)
@@ -29,7 +29,7 @@ from weft.storage.log.holders import Holder, find_holders
 from weft.storage.log.pins import ListedPin, list_pins
 from weft.storage.log.table_log import TableLog
 from weft.storage.services.clean.archive_log import archive_log
-from weft.storage.services.clean.garbage import Garbage, StoredObject, Unfinished
+from weft.storage.services.clean.garbage import Garbage, StoredObject, UnfinishedWrites
 from weft.storage.services.clean.retention_policy import (
     WINDOW,
     abort_abandoned,
@@ -49,7 +49,7 @@ MAX_FOREIGN: Final = 100  # maximum number of names in a result; the others are 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A number of files, and their bytes (0 for temporary files, whose size is unknown)."""
+    """Number of files and their bytes. Temporary files count as 0 bytes, because their size is unknown."""
 
     files: int = 0
     bytes: int = 0
@@ -65,7 +65,7 @@ class CleanResult(Shown):
     Attributes:
         dry_run: Nothing was published or deleted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired.
-        oldest_retained_before: The same before this clean.
+        oldest_retained_before: ``oldest_retained`` before this clean.
         reason: Why no more snapshots expire.
         deleted: What was deleted, by kind of file.
         kept: What remains, by kind of file.
@@ -74,8 +74,8 @@ class CleanResult(Shown):
         retired: Closed lanes that the table does not list any more.
         held: What keeps the files of expired snapshots.
         aborted: Ids of the plans that were aborted.
-        foreign: Objects in the table's folders whose names weft does not use; the first `MAX_FOREIGN` of them.
-        foreign_files: Number of all of them.
+        foreign: First `MAX_FOREIGN` objects in the table's folders whose names weft does not use.
+        foreign_files: Number of all such objects.
         listed: In a dry run, what would be deleted; otherwise empty.
         seconds: Wall-clock time.
     """
@@ -122,9 +122,9 @@ def run_clean(
     Args:
         table_log: The table's log.
         retain: Snapshots that were the newest one at any time in the last ``retain`` stay readable; 0: only the newest.
-        versions: The snapshots of this many last compactions stay readable, too; None: only those of ``retain``.
-        abandon_after: Compactions and folds that began longer ago are considered dead; None: none of them.
-        close_after: Lanes of query ids without a sign of life for this long are closed; None: none of them.
+        versions: Snapshots of this many last compactions stay readable, too; None: only the snapshots of ``retain``.
+        abandon_after: Compactions and folds that began longer ago count as dead and are aborted; None: abort nothing.
+        close_after: Lanes of query ids without a commit or heartbeat for this long are closed; None: close no lane.
         dry_run: Only find out what would be done.
         progress: Called during the work, with the objects that were judged, and deleted if they are garbage.
 
@@ -134,9 +134,9 @@ def run_clean(
         StoreUnavailable: The store did not list or delete objects; the next clean continues.
     """
     check_arguments(retain, versions, abandon_after, close_after)
-    started = time.monotonic()
-    before = Unfinished.of(table_log.store)
-    state, aborted = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
+    start_time = time.monotonic()
+    unfinished = UnfinishedWrites.of(table_log.store)
+    state, aborted_ids = abort_abandoned(table_log, abandon_after, dry_run=dry_run)
     if not dry_run:
         fence_dead_batches(table_log, state, abandon_after)
         close_silent_queries(table_log, state, close_after)
@@ -146,23 +146,23 @@ def run_clean(
         intent, state = 0, replace(state, oldest_retained=oldest_retained)
     else:
         intent, state = _publish_intent(table_log, state, oldest_retained)
-    pins = list(list_pins(table_log.store))  # strictly after (rule C2)
-    held = _find_held(table_log, state, pins)
-    needed = _find_needed(table_log, state, [at for _, at in held])
+    pins = list(list_pins(table_log.store))  # strictly after the CLEAN_INTENT (rule C2)
+    holders = _find_expired_holders(table_log, state, pins)
+    needed = _find_needed(table_log, state, [cut for _, cut in holders])
     garbage = Garbage(
         table_log.env,
         table_log.commit_log,
         state,
         needed,
-        served=[state.oldest_retained, *(at.table for _, at in held)],
+        prefixes=[state.oldest_retained, *(cut.table for _, cut in holders)],
         pins=pins,
-        before=before,
+        unfinished=unfinished,
         was_retired=table_log.was_retired,
     )
     sweep = _Sweep(table_log, dry_run=dry_run)
-    sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed))
-    archived = archive_log(table_log, state, needed, [at for _, at in held], dry_run=dry_run)
-    retired = retire_lanes(table_log, state, needed, dry_run=dry_run)
+    sweep.run(counted(garbage.judge_all(), progress, "cleaning", lambda: garbage.listed_count))
+    archive_result = archive_log(table_log, state, needed, [cut for _, cut in holders], dry_run=dry_run)
+    retired_lanes = retire_lanes(table_log, state, needed, dry_run=dry_run)
     result = CleanResult(
         dry_run=dry_run,
         oldest_retained=state.oldest_retained,
@@ -170,15 +170,15 @@ def run_clean(
         reason=reason,
         deleted=sweep.deleted,
         kept=sweep.kept,
-        archived=archived.entries,
-        archives=archived.archives,
-        retired=tuple(retired),
-        held=tuple(holder for holder, _ in held),
-        aborted=aborted,
+        archived=archive_result.entries,
+        archives=archive_result.archives,
+        retired=tuple(retired_lanes),
+        held=tuple(holder for holder, _ in holders),
+        aborted=aborted_ids,
         foreign=tuple(sweep.foreign),
         foreign_files=sweep.foreign_files,
         listed=tuple(sweep.listed),
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - start_time,
     )
     if result.files and not dry_run:
         table_log.publish(
@@ -188,69 +188,71 @@ def run_clean(
 
 
 @dataclass(frozen=True, slots=True)
-class NeededNow:
-    """What retained and held snapshots need (rule C2).
+class CurrentNeeds:
+    """What retained and held snapshots need now (rule C2).
 
     Attributes:
-        needed: Files and entries. Later entries may need more.
-        table: The prefix of the table lane that it was judged by.
-        held: What keeps expired snapshots.
+        needed: The files and entries. Later entries may need more.
+        table: Last entry of the table lane that was read.
+        holders: Savepoints, plans and pins that keep expired snapshots.
     """
 
     needed: Needed
     table: int
-    held: tuple[Holder, ...]
+    holders: tuple[Holder, ...]
 
 
-def find_needed(table_log: TableLog) -> NeededNow:
-    """What retained and held snapshots need now."""
+def find_needed(table_log: TableLog) -> CurrentNeeds:
+    """Find what retained and held snapshots need now."""
     state = table_log.refresh()
-    held = _find_held(table_log, state, list(list_pins(table_log.store)))
-    needed = _find_needed(table_log, state, [at for _, at in held])
-    return NeededNow(needed, state.head, tuple(holder for holder, _ in held))
+    holders = _find_expired_holders(table_log, state, list(list_pins(table_log.store)))
+    needed = _find_needed(table_log, state, [cut for _, cut in holders])
+    return CurrentNeeds(needed, state.head, tuple(holder for holder, _ in holders))
 
 
 def _publish_intent(table_log: TableLog, state: TableState, oldest_retained: int) -> tuple[int, TableState]:
-    """Rule C1: the slot of the CLEAN_INTENT (0 if no more snapshots expire), and the state to judge files by."""
-    judged = state
+    """Publish the CLEAN_INTENT (rule C1); returns its slot, 0 if no more snapshots expire, and the state at it."""
+    newest_state = state
 
     def build(newest: TableState) -> CleanIntent | None:
-        nonlocal judged
-        judged = newest
+        nonlocal newest_state
+        newest_state = newest
         if oldest_retained <= newest.oldest_retained:
             return None
         return CleanIntent(**table_log.header(newest), oldest_retained=oldest_retained)
 
-    published = table_log.publish(build)
-    if published is None:
-        return 0, judged
-    return published.seq, table_log.at(published.seq)
+    entry = table_log.publish(build)
+    if entry is None:
+        return 0, newest_state
+    return entry.seq, table_log.at(entry.seq)
 
 
-def _find_held(table_log: TableLog, state: TableState, pins: Sequence[ListedPin]) -> list[tuple[Holder, Cut]]:
-    """The holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
-    now = table_log.clock.now_ms()
-    valid = [listed.pin for listed in pins if listed.pin is not None and listed.pin.expires_at_ms > now]
-    expired = [(holder, at) for holder, at in find_holders(state, valid) if at.table < state.oldest_retained]
-    return sorted(expired, key=lambda item: item[1].table)
+def _find_expired_holders(
+    table_log: TableLog, state: TableState, pins: Sequence[ListedPin]
+) -> list[tuple[Holder, Cut]]:
+    """Holders that keep files of expired snapshots, with their cuts; sorted by entry of the table lane."""
+    now_ms = table_log.clock.now_ms()
+    valid = [item.pin for item in pins if item.pin is not None and item.pin.expires_at_ms > now_ms]
+    expired_holders = [(holder, cut) for holder, cut in find_holders(state, valid) if cut.table < state.oldest_retained]
+    return sorted(expired_holders, key=lambda item: item[1].table)
 
 
-def _find_needed(table_log: TableLog, judged: TableState, held: Iterable[Cut]) -> Needed:
-    """Rule C2: the files and entries that retained and held snapshots need, and an open restore."""
+def _find_needed(table_log: TableLog, head_state: TableState, held_cuts: Iterable[Cut]) -> Needed:
+    """Files and entries that retained snapshots, held snapshots and an open restore need (rule C2)."""
     needed = Needed()
-    state = table_log.at(judged.oldest_retained)
+    state = table_log.at(head_state.oldest_retained)
     needed.add_state(state)
-    for after in range(judged.oldest_retained, judged.head, WINDOW):
-        for entry in read_window(table_log, after, min(after + WINDOW, judged.head)):
+    for after in range(head_state.oldest_retained, head_state.head, WINDOW):
+        for entry in read_window(table_log, after, min(after + WINDOW, head_state.head)):
             following = apply_entries(state, [entry])
             assert following is not None, "a further entry does not end a table"
             state = following
             needed.add_entry(entry, state)
-    needed.add_target(judged)
-    for at in held:
-        if state.head != at.table:
-            state = table_log.at(at.table)
-        needed.add_snapshot(state, at.lanes)
+    needed.add_target(head_state)
+    for cut in held_cuts:
+        if state.head != cut.table:
+            state = table_log.at(cut.table)
+        needed.add_snapshot(state, cut.lanes)
     return needed
 
 
@@ -267,16 +269,16 @@ class _Sweep:
 
     def run(self, objects: Iterable[StoredObject]) -> None:
         garbage: list[Path] = []
-        for stored in objects:
-            if stored.garbage is None:
+        for stored_object in objects:
+            if stored_object.garbage is None:
                 self.foreign_files += 1
                 if len(self.foreign) < MAX_FOREIGN:
-                    self.foreign.append(stored.path)
+                    self.foreign.append(stored_object.path)
                 continue
-            tallies = self.deleted if stored.garbage else self.kept
-            tallies[stored.kind] = tallies.get(stored.kind, Tally()).plus(stored.size)
-            if stored.garbage:
-                garbage.append(stored.path)
+            tallies = self.deleted if stored_object.garbage else self.kept
+            tallies[stored_object.kind] = tallies.get(stored_object.kind, Tally()).plus(stored_object.size)
+            if stored_object.garbage:
+                garbage.append(stored_object.path)
             if len(garbage) == DELETE_AT_ONCE:
                 self._delete(garbage)
                 garbage = []

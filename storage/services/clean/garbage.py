@@ -1,6 +1,6 @@
-"""Garbage: objects that no retained snapshot needs, found by listing and judged by their names (rule C3).
+"""Garbage: objects that no retained snapshot needs, found by listing and judged by their names (PROTOCOL.md, C3).
 
-A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4, L3). Only objects with
+A clean needs no state of earlier cleans: it also finds what an interrupted clean has left (C4). Only objects with
 names that `weft.storage.core.names` builds are judged; others are reported and not deleted. The objects of all lanes
 are listed together, so that the number of requests does not grow with the number of lanes. Entries are read without a
 cache, because cleaning reads many that no other operation needs.
@@ -80,7 +80,7 @@ _OF_PLANS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object of a store; ``garbage``: whether it may be deleted; None if weft does not use its name."""
+    """An object of a store. ``garbage``: whether it may be deleted; None if weft does not use its name."""
 
     path: Path
     size: int
@@ -89,8 +89,8 @@ class StoredObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
-    """Objects of unfinished writes: temporary files, with the path that each was meant for, and probe objects.
+class UnfinishedWrites:
+    """Objects of unfinished writes: temporary files, each with its final path, and probe objects.
 
     One listing is not enough, because a write may be in progress. Objects that exist when a clean begins and still
     exist when it ends belong to a process that is dead, or whose write will fail and may be repeated.
@@ -100,23 +100,23 @@ class Unfinished:
     probes: frozenset[tuple[Path, int]]
 
     @classmethod
-    def of(cls, store: ObjectStore) -> Unfinished:
+    def of(cls, store: ObjectStore) -> UnfinishedWrites:
         probes = ((Path(f"{PROBES}/{name}"), size) for name, size in store.list(PROBES))
         return cls(frozenset(store.leftovers()), frozenset(probes))
 
-    def also_in(self, before: Unfinished) -> Unfinished:
-        return Unfinished(self.temporary & before.temporary, self.probes & before.probes)
+    def also_in(self, other: UnfinishedWrites) -> UnfinishedWrites:
+        return UnfinishedWrites(self.temporary & other.temporary, self.probes & other.probes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedObject:
     """An object with a name that weft uses."""
 
     path: Path
     size: int
     parsed: ParsedPath
 
-    def judged(self, *, garbage: bool) -> StoredObject:
+    def with_verdict(self, *, garbage: bool) -> StoredObject:
         return StoredObject(self.path, self.size, self.parsed.kind, garbage)
 
 
@@ -124,7 +124,7 @@ class Garbage:
     """Judges every object of a store except entries and archives. Deletes nothing.
 
     Attributes:
-        listed: Number of the objects that were listed so far.
+        listed_count: Number of the objects that were listed so far.
     """
 
     def __init__(
@@ -134,30 +134,30 @@ class Garbage:
         state: TableState,
         needed: Needed,
         *,
-        served: Collection[int],
+        prefixes: Collection[int],
         pins: Sequence[ListedPin],
-        before: Unfinished,
+        unfinished: UnfinishedWrites,
         was_retired: Callable[[LaneName], bool],
     ) -> None:
         """Collect the information by which objects are judged (rule C2).
 
         Args:
-            env: The table's environment. Its clock decides which pins have expired, and nothing else.
+            env: The table's environment. Its clock only decides which pins have expired.
             log: The table's lanes.
-            state: The state at the CLEAN_INTENT, or one that was read before the pins.
-            needed: The files and entries that are needed.
-            served: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
-            pins: Listed strictly after ``state``.
-            before: Listed when the clean began.
-            was_retired: Whether a lane that ``state`` does not have was retired; otherwise it was added later.
+            state: The state at the CLEAN_INTENT, or a state that was read before the pins.
+            needed: The files and entries that snapshots need.
+            prefixes: Prefixes of the table lane that are still read: the oldest retained one, and held snapshots.
+            pins: The pins, listed strictly after ``state``.
+            unfinished: Unfinished writes at the beginning of the clean.
+            was_retired: Whether a lane that ``state`` does not list was retired; otherwise it was added later.
         """
         self._log, self._store, self._clock = log, env.store, env.clock
         self._state, self._needed = state, needed
-        self._served, self._pins, self._before, self._was_retired = served, pins, before, was_retired
+        self._prefixes, self._pins, self._unfinished, self._was_retired = prefixes, pins, unfinished, was_retired
         self._open = frozenset(plan.slot for plan in state.plans.values())
         self._ends: dict[LaneName, LaneEnd] = {}
         self._foreign: list[StoredObject] = []
-        self.listed = 0
+        self.listed_count = 0
 
     def judge_all(self) -> Iterator[StoredObject]:
         """Every object except entries and archives, folder by folder.
@@ -166,18 +166,19 @@ class Garbage:
             CorruptData: An entry is damaged or missing, so the files that it names are unknown.
             StoreUnavailable: The store does not answer.
         """
-        # Listed strictly before the ends of lanes are read: if no entry names one of these files then, one may still be
+        # List files strictly before reading the ends of lanes: the entry of a file that no entry names yet may still be
         # published.
         logs, indexes, heartbeats, checkpoints = (
             list_by_folder(self._store, parent) for parent in (LANE_LOGS, LANE_INDEXES, HEARTBEATS, LANE_CHECKPOINTS)
         )
         files = {name: self._files_of(name, logs.pop(name, ()), indexes.pop(name, ())) for name in self._state.lanes}
         self._ends = self._find_ends()
-        named = self._find_named({name: {file.parsed.slot for file in of_lane} for name, of_lane in files.items()})
-        for name, of_lane in files.items():
-            for stored in of_lane:
-                may_come = entry_may_come(stored.parsed, self._ends[name])
-                yield stored.judged(garbage=stored.path not in named and not may_come)
+        slots = {name: {file.parsed.slot for file in lane_files} for name, lane_files in files.items()}
+        named_paths = self._find_named(slots)
+        for name, lane_files in files.items():
+            for log_file in lane_files:
+                may_come = entry_may_come(log_file.parsed, self._ends[name])
+                yield log_file.with_verdict(garbage=log_file.path not in named_paths and not may_come)
             yield from self._judge_heartbeats(name, heartbeats.pop(name, ()))
             yield from self._judge_checkpoints(name, checkpoints.pop(name, ()))
         yield from self._judge_retired(logs, indexes, heartbeats, checkpoints)
@@ -186,15 +187,15 @@ class Garbage:
                 continue  # the table has never had any
             for file in self._parse(folder, kind, self._store.list(folder)):
                 garbage = file.path not in self._needed.files and not self._may_publish(file.parsed)
-                yield file.judged(garbage=garbage)
+                yield file.with_verdict(garbage=garbage)
         yield from self._judge_table_sidecars()
         yield from self._judge_checkpoints(TABLE_LANE, self._store.list(checkpoint_folder(TABLE_LANE)))
-        now = self._clock.now_ms()
+        now_ms = self._clock.now_ms()
         for pin in self._pins:
             if pin.pin is None:
                 yield StoredObject(pin.path, pin.size, FOREIGN, None)
             else:
-                yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now)
+                yield StoredObject(pin.path, pin.size, Kind.PIN, pin.pin.expires_at_ms <= now_ms)
         yield from self._judge_unfinished()
         yield from self._foreign
 
@@ -205,87 +206,90 @@ class Garbage:
         heartbeats: Mapping[str, Names],
         checkpoints: Mapping[str, Names],
     ) -> Iterator[StoredObject]:
-        """The objects of retired lanes, which nothing needs; those of lanes that were added meanwhile are left out."""
+        """Objects of retired lanes, which nothing needs. Lanes that were added meanwhile are left out."""
         lanes = sorted(map(LaneName, {*logs, *indexes, *heartbeats, *checkpoints}))
         for lane in filter(self._was_retired, lanes):
-            listed = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
-            for folder, kind, of_lane in (
+            objects = self._files_of(lane, logs.get(lane, ()), indexes.get(lane, ()))
+            for folder, kind, names in (
                 (heartbeat_folder(lane), Kind.HEARTBEAT, heartbeats.get(lane, ())),
                 (checkpoint_folder(lane), Kind.CHECKPOINT, checkpoints.get(lane, ())),
             ):
-                listed += self._parse(folder, kind, of_lane)
-            yield from (stored.judged(garbage=True) for stored in listed)
+                objects += self._parse(folder, kind, names)
+            yield from (stored_object.with_verdict(garbage=True) for stored_object in objects)
 
-    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_Listed]:
+    def _files_of(self, lane: LaneName, logs: Names, indexes: Names) -> list[_ListedObject]:
         """The log files of a lane and their indexes."""
-        listed = self._parse(log_folder(lane), Kind.LOG, logs)
-        return listed + self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
+        objects = self._parse(log_folder(lane), Kind.LOG, logs)
+        return objects + self._parse(log_index_folder(lane), Kind.LOG_INDEX, indexes)
 
     def _find_ends(self) -> dict[LaneName, LaneEnd]:
         log = self._uncached_log()
-        known = highest(self._state.log_start(), self._state.seen)
-        closed = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
-        ended = log.read_tails({name: (end - 1, end) for name, end in closed.items() if end})
-        last: dict[LaneName, Header | None] = {name: entry for name, (entry,) in ended.items()}
-        last |= log.last_entries({name: known.get(name, 0) for name in self._state.lanes if name not in closed})
+        known_heads = highest(self._state.log_start(), self._state.seen)
+        closed_at = {name: lane.closed for name, lane in self._state.lanes.items() if lane.closed is not None}
+        closed_tails = log.read_tails({name: (end - 1, end) for name, end in closed_at.items() if end})
+        newest_entries: dict[LaneName, Header | None] = {name: entry for name, (entry,) in closed_tails.items()}
+        open_lanes = [name for name in self._state.lanes if name not in closed_at]
+        newest_entries |= log.last_entries({name: known_heads.get(name, 0) for name in open_lanes})
         ends = {}
         for name in self._state.lanes:
-            entry = last.get(name)
-            if entry is None and known.get(name, 0):
+            entry = newest_entries.get(name)
+            if entry is None and known_heads.get(name, 0):
                 raise CorruptData(
-                    f"entry {known[name]} of lane {name!r} is missing",
+                    f"entry {known_heads[name]} of lane {name!r} is missing",
                     hint="restore it from a copy of the store; weft verify finds more",
                 )
             ends[name] = LaneEnd(entry.seq, entry.epoch) if entry is not None else LaneEnd(0, 0)
         return ends
 
     def _find_named(self, slots: Mapping[LaneName, Collection[int]]) -> set[Path]:
-        """The files that needed entries in these slots name."""
+        """Files that the needed entries in these slots name."""
         runs = []
-        for lane, of_lane in slots.items():
+        for lane, lane_slots in slots.items():
             spans, head = self._needed.entries.get(lane, ()), self._ends[lane].head
-            runs.append([(lane, run) for run in _runs(sorted(s for s in of_lane if s <= head and contains(spans, s)))])
-        named: set[Path] = set()
+            needed = sorted(seq for seq in lane_slots if seq <= head and contains(spans, seq))
+            runs.append([(lane, run) for run in _runs(needed)])
+        named_paths: set[Path] = set()
         for nth_runs in itertools.zip_longest(*runs):  # a read takes one run of each lane
             for batch in _batches([lane_run for lane_run in nth_runs if lane_run is not None]):
-                for lane, found in self._uncached_log().read_tails(batch).items():
-                    for entry in found:
+                for lane, lane_entries in self._uncached_log().read_tails(batch).items():
+                    for entry in lane_entries:
                         if isinstance(entry, Data) and contains(self._needed.entries[lane], entry.seq):
-                            named.update(stored.path for file in entry.files for stored in file.objects)
-        return named
+                            named_paths.update(stored_file.path for file in entry.files for stored_file in file.objects)
+        return named_paths
 
     def _judge_heartbeats(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
-        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in listed}, self._ends[lane])
-        for heartbeat in listed:
-            yield heartbeat.judged(garbage=heartbeat.path != newest)
+        objects = self._parse(heartbeat_folder(lane), Kind.HEARTBEAT, names)
+        newest = newest_heartbeat({heartbeat.path: heartbeat.parsed for heartbeat in objects}, self._ends[lane])
+        for heartbeat in objects:
+            yield heartbeat.with_verdict(garbage=heartbeat.path != newest)
 
     def _judge_table_sidecars(self) -> Iterator[StoredObject]:
-        """Sidecars of the table lane: those that an entry names are never garbage, as entries are not."""
-        listed = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
-        slots = sorted({sidecar.parsed.slot for sidecar in listed if self._is_taken(sidecar.parsed)})
-        named: set[Path | None] = set()
+        """Sidecars of the table lane. A sidecar that an entry names is never garbage, because entries never are."""
+        objects = self._parse(TABLE_INDEXES, Kind.TABLE_INDEX, self._store.list(TABLE_INDEXES))
+        slots = sorted({sidecar.parsed.slot for sidecar in objects if self._is_taken(sidecar.parsed)})
+        named_paths: set[Path | None] = set()
         for start in range(0, len(slots), READ_AT_ONCE):
             chunk = slots[start : start + READ_AT_ONCE]
             with normalise_errors(slot_path(TABLE_LANE, chunk[0])):
                 data = self._uncached_log().archives.read([(TABLE_LANE, seq) for seq in chunk])
-            named.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
-        for sidecar in listed:
-            yield sidecar.judged(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named)
+            named_paths.update(_sidecar(seq, part) for seq, part in zip(chunk, data, strict=True))
+        for sidecar in objects:
+            yield sidecar.with_verdict(garbage=self._is_taken(sidecar.parsed) and sidecar.path not in named_paths)
 
     def _judge_checkpoints(self, lane: LaneName, names: Names) -> Iterator[StoredObject]:
-        listed = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
-        kept = kept_checkpoints([checkpoint.parsed.slot for checkpoint in listed], () if lane else self._served)
-        for checkpoint in listed:
+        objects = self._parse(checkpoint_folder(lane), Kind.CHECKPOINT, names)
+        slots = [checkpoint.parsed.slot for checkpoint in objects]
+        kept_slots = kept_checkpoints(slots, () if lane else self._prefixes)
+        for checkpoint in objects:
             slot = checkpoint.parsed.slot
-            recent = not lane and slot >= self._state.oldest_retained
-            unneeded = slot not in kept and not recent
-            yield checkpoint.judged(garbage=unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
+            is_recent = not lane and slot >= self._state.oldest_retained
+            is_unneeded = slot not in kept_slots and not is_recent
+            yield checkpoint.with_verdict(garbage=is_unneeded or (not lane and self._has_rewritten_folds(checkpoint)))
 
-    def _has_rewritten_folds(self, checkpoint: _Listed) -> bool:
-        """Whether a checkpoint of the table lane has folds, which have key ranges, from before a BASE that rewrites.
+    def _has_rewritten_folds(self, checkpoint: _ListedObject) -> bool:
+        """Whether a checkpoint of the table lane has folds, and so key ranges, from before a BASE that rewrites rows.
 
-        One that cannot be decoded, such as that of another version, may have them.
+        A checkpoint that cannot be decoded, for example of another version, counts as one that has.
         """
         if not checkpoint.parsed.slot < self._state.rewritten <= self._state.oldest_retained:
             return False
@@ -297,10 +301,10 @@ class Garbage:
         return state is None or bool(state.folds)
 
     def _judge_unfinished(self) -> Iterator[StoredObject]:
-        still = Unfinished.of(self._store).also_in(self._before)
-        for path, size in still.probes:
+        leftovers = UnfinishedWrites.of(self._store).also_in(self._unfinished)
+        for path, size in leftovers.probes:
             yield StoredObject(path, size, Kind.PROBE, garbage=True)
-        for path, final in still.temporary:
+        for path, final in leftovers.temporary:
             parsed = parse_path(final)
             if parsed is None:
                 yield StoredObject(path, 0, FOREIGN, None)
@@ -308,9 +312,9 @@ class Garbage:
                 yield StoredObject(path, 0, TEMPORARY, garbage=self._cannot_come(parsed))
 
     def _cannot_come(self, parsed: ParsedPath) -> bool:
-        """Whether the object that a temporary file was meant for cannot be written any more.
+        """Whether the object that a temporary file would become cannot be written any more.
 
-        True if its name does not show that: then two listings of the temporary file decide.
+        Also true if the name does not tell: the file has been listed twice, so its writer is dead.
         """
         end = self._ends.get(parsed.lane, LaneEnd(0, 0))
         match parsed.kind:
@@ -325,7 +329,7 @@ class Garbage:
         return True
 
     def _may_publish(self, parsed: ParsedPath) -> bool:
-        """Whether the plan that a file was written for may still publish it."""
+        """Whether the plan of a file may still publish it."""
         return plan_may_publish(parsed, self._state.head, self._open)
 
     def _is_taken(self, parsed: ParsedPath) -> bool:
@@ -335,22 +339,22 @@ class Garbage:
     def _uncached_log(self) -> CommitLog:
         return self._log.uncached()
 
-    def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_Listed]:
-        """The objects of a folder that have names of a kind. Others are foreign, besides the log of a Delta table."""
-        listed = []
+    def _parse(self, folder: Path, kind: Kind, names: Names) -> list[_ListedObject]:
+        """Objects of a folder whose names are of a kind. Others are foreign, except the log of a Delta table."""
+        objects = []
         for name, size in names:
             path = Path(f"{folder}/{name}")
             parsed = parse_path(path)
             if parsed is not None and parsed.kind is kind:
-                listed.append(_Listed(path, size, parsed))
+                objects.append(_ListedObject(path, size, parsed))
             elif not path.startswith(f"{DELTA_LOG}/"):
                 self._foreign.append(StoredObject(path, size, FOREIGN, None))
-        self.listed += len(names)
-        return listed
+        self.listed_count += len(names)
+        return objects
 
 
 def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Ascending slots as spans (after, up to) to be read at once; a span may hold a few others."""
+    """Group ascending slots into spans (after, up to), each read at once. A span may contain a few other slots."""
     first = last = 0
     for seq in slots:
         if first and (seq - last > MAX_GAP or seq - first >= READ_AT_ONCE):
@@ -362,7 +366,7 @@ def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def _batches(runs: Sequence[tuple[LaneName, tuple[int, int]]]) -> Iterator[dict[LaneName, tuple[int, int]]]:
-    """Runs of distinct lanes, to be read together: about `READ_AT_ONCE` entries."""
+    """Group runs of distinct lanes into batches of about `READ_AT_ONCE` entries, each read at once."""
     batch: dict[LaneName, tuple[int, int]] = {}
     entries = 0
     for lane, (after, until) in runs:
@@ -376,10 +380,10 @@ def _batches(runs: Sequence[tuple[LaneName, tuple[int, int]]]) -> Iterator[dict[
 
 
 def _sidecar(seq: int, data: bytes | None) -> Path | None:
-    """The sidecar that an entry of the table lane names, None if it has none.
+    """Path of the sidecar of an entry of the table lane; None if it has none.
 
     Raises:
-        CorruptData: The entry is damaged or missing, so that it is not known which files it names.
+        CorruptData: The entry is damaged or missing, so the files that it names are unknown.
     """
     if data is None:
         raise CorruptData(f"entry {seq} of the table lane is missing", hint="restore it from a copy of the store")

@@ -1,6 +1,6 @@
 """The task of a compaction: writes the new slices of one file group, or of several that share files.
 
-Merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
+It merges base, shadow, folds and log files of each file group up to the cut of a snapshot. The slices are not visible
 until a BASE entry names them (`weft.storage.services.compaction.compaction`).
 """
 
@@ -40,17 +40,17 @@ from weft.storage.services.steps.snapshot_task import SnapshotTask
 from weft.storage.services.steps.tasks import WORKING_BYTES
 
 OPEN_ROW_GROUPS: Final = 4
-"""Rows that wait in memory while the parts of a large file group are written, in row groups."""
+"""Limit of rows in memory while the parts of a large file group are written, in row groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class MadeSlice:
-    """A new slice, and how many rows the change of its task has left out.
+class NewSlice:
+    """A new slice, and how many rows the change of its task removed.
 
     Attributes:
-        file: The slice, for an entry.
-        visible_left_out: Rows that were visible.
-        hidden_left_out: Rows that were not, such as deletes.
+        file: The slice, as the BASE records it.
+        visible_left_out: Visible rows that the change removed.
+        hidden_left_out: Other rows that it removed, such as deletes.
     """
 
     file: SliceFile
@@ -60,17 +60,17 @@ class MadeSlice:
 
 @dataclass(frozen=True, slots=True)
 class CompactionTask(SnapshotTask):
-    """Work on one file group, or on several small ones that share files, in order of what they become.
+    """Work on one file group, or on several small ones that share files, in order of their targets.
 
-    A file group with fewer than ``bits`` is split: it is read once, and all its parts are written. All file groups that
-    are merged into one are in one task.
+    A file group with fewer than ``bits`` bits is split: it is read once, and all its parts are written. All file groups
+    that are merged into one are in one task.
 
     Attributes:
         rev: Revision of ``schema``.
         change: A change of the rows; None for a compaction, which changes no row.
-        bits: Bits of the new slices: file groups with more become one with all others that are parts of it, and those
-            with fewer become several. None: the bits that they have.
-        apart: Write separate files for each part of the (one) file group, which is split.
+        bits: Bits of the new slices. File groups with more bits are merged, file groups with fewer are split. None: as
+            many bits as each file group has.
+        apart: Split the only file group of the task, and write separate files for each of its parts.
     """
 
     rev: int
@@ -79,7 +79,7 @@ class CompactionTask(SnapshotTask):
     apart: bool = False
 
     def target(self, file_slice: FileSlice) -> FileGroup:
-        """The file group that one of the file groups becomes a part of, or itself."""
+        """The file group into which a file group is merged; itself if it is not merged."""
         group = file_slice.group
         return group if self.bits is None or group.bits <= self.bits else group.within(self.bits)
 
@@ -93,44 +93,42 @@ class CompactionTask(SnapshotTask):
 
     @property
     def memory_bytes(self) -> int:
-        """Estimate of the memory that the task needs: that of its largest step, or of the parts of a large file group
-        that are written at the same time, and of what waits to be written.
-        """
+        """Estimate of the memory that the task needs: its largest step, and rows that are not written yet."""
         env, schema = self.env, self.schema
-        row_group, rows = env.tuning.row_group_bytes, sum(group_bytes(schema, each) for each in self.slices)
+        row_group, rows = env.tuning.row_group_bytes, sum(group_bytes(schema, file_slice) for file_slice in self.slices)
         if self.apart:
             step = MergeStep(((self.slices[0],),), ((self.slices[0].group, self.slices),))
-            steps, written = [step], OPEN_ROW_GROUPS * row_group
+            steps, pending_bytes = [step], OPEN_ROW_GROUPS * row_group
         else:
-            steps, written = plan_steps(env, schema, self.targets()), row_group
-        needed = max(step.memory_bytes(env, schema, self.files) for step in steps)
+            steps, pending_bytes = plan_steps(env, schema, self.targets()), row_group
+        step_bytes = max(step.memory_bytes(env, schema, self.files) for step in steps)
         columns = merging_bytes(schema) + block_bytes(self.slices, self.files)
-        return WORKING_BYTES + needed + min(written, rows) + columns
+        return WORKING_BYTES + step_bytes + min(pending_bytes, rows) + columns
 
     def _split_bits(self, file_slice: FileSlice) -> int:
-        """How many bits the parts of a file group have more than it; 0 if it is not split."""
+        """How many more bits the parts of a file group have; 0 if it is not split."""
         return 0 if self.bits is None else max(self.bits - file_slice.group.bits, 0)
 
     def targets(self) -> list[tuple[FileGroup, tuple[FileSlice, ...]]]:
-        """The file groups of the new slices, in order, each with those that it is made from."""
-        found: dict[FileGroup, tuple[FileSlice, ...]] = {}
-        for each in self.slices:
-            parts = each.group.parts(each.group.bits + self._split_bits(each))
-            for target in parts if self._split_bits(each) else (self.target(each),):
-                found[target] = (*found.get(target, ()), each)
-        return sorted(found.items(), key=operator.itemgetter(0))
+        """The file groups of the new slices, in order, each with the file groups that it is made from."""
+        sources: dict[FileGroup, tuple[FileSlice, ...]] = {}
+        for file_slice in self.slices:
+            parts = file_slice.group.parts(file_slice.group.bits + self._split_bits(file_slice))
+            for target in parts if self._split_bits(file_slice) else (self.target(file_slice),):
+                sources[target] = (*sources.get(target, ()), file_slice)
+        return sorted(sources.items(), key=operator.itemgetter(0))
 
-    def run(self) -> list[MadeSlice]:
-        """Write the next slice of every file group, or of those that they become; returns them in order.
+    def run(self) -> list[NewSlice]:
+        """Write the new slice of every target; returns the slices in order.
 
         Raises:
             CorruptData: A file is missing or damaged; the files of the new slices were deleted.
             SnapshotExpired: A file is missing because cleaning has aborted the compaction as abandoned.
             InvalidInput: See `weft.storage.services.steps.row_change.NewValues.apply`.
         """
-        loaded = mergers.load(self.schema, self.env.mergers)
+        custom_mergers = mergers.load(self.schema, self.env.mergers)
         with explain_missing_file(self.env, self.at):
-            return _write_apart(self, loaded) if self.apart else _write_together(self, loaded)
+            return _write_apart(self, custom_mergers) if self.apart else _write_together(self, custom_mergers)
 
 
 def parts_at_once(tuning: Tuning) -> int:
@@ -143,7 +141,7 @@ class _WrittenSlice:
     """A new slice whose files are not closed yet."""
 
     group: FileGroup
-    before: tuple[FileSlice, ...]
+    sources: tuple[FileSlice, ...]
     base: FilePart | None
     shadow: FilePart | None
     statistics: SliceStatistics
@@ -154,48 +152,52 @@ def _steps(task: CompactionTask) -> list[MergeStep]:
     return plan_steps(task.env, task.schema, task.targets())
 
 
-def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], loaded: Mergers) -> MergedRows:
-    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, loaded)
+def _merged_rows(task: CompactionTask, steps: Sequence[MergeStep], custom_mergers: Mergers) -> MergedRows:
+    return MergedRows(task.env, task.schema, [run for step in steps for run in step.runs], task.files, custom_mergers)
 
 
-def _overlaid(task: CompactionTask, rows: MergedRows, before: FileSlice, loaded: Mergers) -> MadeSlice | None:
-    """The next slice of a file group as an overlay of its base; None if a base has to be written."""
-    env, schema, made = task.env, task.schema, before.slice
-    plan = plan_overlay(env, schema, before, _changed(task, rows, before))
-    if plan is None or made is None:
+def _write_overlaid_slice(
+    task: CompactionTask, rows: MergedRows, file_slice: FileSlice, custom_mergers: Mergers
+) -> NewSlice | None:
+    """Write the new slice of a file group as an overlay of its base; None if a base has to be written."""
+    env, schema, slice_file = task.env, task.schema, file_slice.slice
+    plan = plan_overlay(env, schema, file_slice, _changed_groups(task, rows, file_slice))
+    if plan is None or slice_file is None:
         return None
-    path = names.overlay_path(str(before.group), task.plan, env.ids.new())
-    overlay = write_overlay(env, schema, before, plan, path, rows.logs(before), loaded)
+    path = names.overlay_path(str(file_slice.group), task.plan, env.ids.new())
+    overlay = write_overlay(env, schema, file_slice, plan, path, rows.logs(file_slice), custom_mergers)
     if overlay is None:
         return None
-    changes = overlaid_slice(schema, made, overlay)
-    cuts = {"parent": dict(made.cut), "cut": dict(task.at.lanes), "replaces": []}
-    return MadeSlice(made.model_copy(update=cuts | changes), 0, 0)
+    changes = overlaid_slice(schema, slice_file, overlay)
+    cuts = {"parent": dict(slice_file.cut), "cut": dict(task.at.lanes), "replaces": []}
+    return NewSlice(slice_file.model_copy(update=cuts | changes), 0, 0)
 
 
-def _changed(task: CompactionTask, rows: MergedRows, before: FileSlice) -> set[int]:
-    """The column groups that the logs of a file group change; or that they may change, if there are many logs."""
-    if len(rows.ranges(before)) > 1:
-        return {group for number in set(before.file.tolist()) for group in task.files[number].file.groups}
-    ((_, logs),) = rows.logs(before)
+def _changed_groups(task: CompactionTask, rows: MergedRows, file_slice: FileSlice) -> set[int]:
+    """Ids of the column groups that the logs of a file group change; with large logs, that they may change."""
+    if len(rows.ranges(file_slice)) > 1:
+        return {group for number in set(file_slice.file.tolist()) for group in task.files[number].file.groups}
+    ((_, logs),) = rows.logs(file_slice)
     return {group for group, registers in logs.registers.items() if len(registers)} if logs is not None else set()
 
 
 def _rows_of(task: CompactionTask, rows: MergedRows, step: MergeStep) -> Iterator[Stitched]:
-    """The rows of a step; those of one new slice in key order."""
+    """Merged rows of a step; rows of one new slice are in key order."""
     if len(step.runs) == 1:
         return rows.of(step.runs[0])
     return merge_sorted(task.schema, list(map(rows.of, step.runs)))
 
 
-def _by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -> Arrays:
-    """The rows of a step in order of new slice, then of key; ``names.SLICE_ORDINAL`` is the number of the new slice."""
+def _order_by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -> Arrays:
+    """Sort the rows of a step by new slice, then key. ``names.SLICE_ORDINAL`` is the position of the new slice."""
     rows, ((sources,), targets) = join_rows([part for part in parts if part]), (step.runs, step.targets)
     if not rows or [target for target, _ in targets] == [source.group for source in sources]:
         return rows
-    numbered = names.SLICE_ORDINAL in rows
+    has_ordinals = names.SLICE_ORDINAL in rows
     ordinal = (
-        np.asarray(rows[names.SLICE_ORDINAL]) if numbered else np.zeros(len(rows[task.schema.sort_column]), np.int64)
+        np.asarray(rows[names.SLICE_ORDINAL])
+        if has_ordinals
+        else np.zeros(len(rows[task.schema.sort_column]), np.int64)
     )
     bits, partitions = targets[0][0].bits, sorted({target.partition for target, _ in targets})
     partition = np.array([partitions.index(source.group.partition) for source in sources], np.int64)
@@ -207,7 +209,7 @@ def _by_target(task: CompactionTask, step: MergeStep, parts: Sequence[Arrays]) -
 
 
 class _Files:
-    """The files of new slices that are being written: one base and one shadow."""
+    """The base file and the shadow file of new slices, while they are written."""
 
     def __init__(self, task: CompactionTask, env: Environment, folder: str, *, shared: bool) -> None:
         schema, unique = task.schema, env.ids.new()
@@ -216,33 +218,33 @@ class _Files:
             env, names.base_path(folder, task.plan, unique), schema, shared=shared, index=schema.index
         )
         self._shadow = SliceFileWriter(env, names.shadow_path(folder, task.plan, unique), schema, shared=shared)
-        self._written: list[_WrittenSlice] = []
+        self._slices: list[_WrittenSlice] = []
         self._begin()
 
     def _begin(self) -> None:
         self._statistics, self._left_out = SliceStatistics(self._task.schema), [0, 0]
 
     def write(self, stitched: Stitched) -> None:
-        """Append rows of the slice that was begun."""
-        for i, (writer, found) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
-            rows = self._change(found)
-            self._left_out[i] += _count(self._task.schema, found) - _count(self._task.schema, rows)
+        """Append rows to the current slice."""
+        for i, (writer, original_rows) in enumerate(((self._base, stitched.visible), (self._shadow, stitched.hidden))):
+            rows = self._change(original_rows)
+            self._left_out[i] += _count(self._task.schema, original_rows) - _count(self._task.schema, rows)
             self._statistics.add(rows)
             writer.write(rows)
 
-    def end_slice(self, group: FileGroup, before: Sequence[FileSlice]) -> None:
+    def end_slice(self, group: FileGroup, sources: Sequence[FileSlice]) -> None:
         """End a slice, and begin the next one."""
         base, shadow, (visible, hidden) = self._base.end_part(), self._shadow.end_part(), self._left_out
-        self._written.append(_WrittenSlice(group, tuple(before), base, shadow, self._statistics, (visible, hidden)))
+        self._slices.append(_WrittenSlice(group, tuple(sources), base, shadow, self._statistics, (visible, hidden)))
         self._begin()
 
     def write_slices(self, step: MergeStep, visible: Arrays, hidden: Arrays) -> None:
-        """Append all slices of a step: rows as from `_by_target`."""
+        """Append all slices of a step; the rows are sorted by `_order_by_target`."""
         count = len(step.targets)
         statistics = [SliceStatistics(self._task.schema) for _ in step.targets]
         parts, left_out = list[list[FilePart | None]](), list[list[int]]()
-        for writer, found in ((self._base, visible), (self._shadow, hidden)):
-            rows = self._change(found)
+        for writer, original_rows in ((self._base, visible), (self._shadow, hidden)):
+            rows = self._change(original_rows)
             sizes = _sizes(rows, count)
             bounds = np.cumsum([0, *sizes]).tolist()
             columns = {name: rows[name] for name in statistics[0].reads if name in rows}
@@ -250,20 +252,21 @@ class _Files:
                 if end > first:
                     statistics[i].add({name: column.slice(first, end - first) for name, column in columns.items()})
             parts.append(writer.write_parts(rows, sizes))
-            left_out.append([before - after for before, after in zip(_sizes(found, count), sizes, strict=True)])
-        for (group, before), of_slice, base, shadow, counts in zip(
+            old_sizes = _sizes(original_rows, count)
+            left_out.append([old - new for old, new in zip(old_sizes, sizes, strict=True)])
+        for (group, sources), slice_statistics, base, shadow, counts in zip(
             step.targets, statistics, *parts, zip(*left_out, strict=True), strict=True
         ):
-            self._written.append(_WrittenSlice(group, before, base, shadow, of_slice, counts))
+            self._slices.append(_WrittenSlice(group, sources, base, shadow, slice_statistics, counts))
 
     def _change(self, rows: Arrays) -> Arrays:
         change = self._task.change
         return change.apply(self._task.schema, rows) if change is not None and rows else rows
 
-    def close(self) -> list[MadeSlice]:
-        """Finish the files, durably."""
+    def close(self) -> list[NewSlice]:
+        """Finish the files durably; returns their slices."""
         base, shadow = self._base.close(), self._shadow.close()
-        return [MadeSlice(_slice_file(self._task, made, base, shadow), *made.left_out) for made in self._written]
+        return [NewSlice(_slice_file(self._task, part, base, shadow), *part.left_out) for part in self._slices]
 
     def discard(self, error: BaseException) -> None:
         """Discard the files, because of ``error``."""
@@ -271,30 +274,31 @@ class _Files:
         self._shadow.discard(error)
 
 
-def _write_together(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
-    """Write the slices of a task, of several file groups into the same files."""
-    targets, steps, alone = task.targets(), _steps(task), task.slices[0]
-    rows, shared = _merged_rows(task, steps, loaded), len(targets) > 1
-    continued = targets[0][0] == alone.group and not alone.shared
-    if not shared and task.change is None and task.schema.overlays and continued:
-        overlaid = _overlaid(task, rows, alone, loaded)
-        if overlaid is not None:
-            return [overlaid]
-        if len(rows.ranges(alone)) > 1:  # their logs were read, which is possible once
-            rows = _merged_rows(task, steps, loaded)
+def _write_together(task: CompactionTask, custom_mergers: Mergers) -> list[NewSlice]:
+    """Write all slices of a task into the same files."""
+    targets, steps, first_slice = task.targets(), _steps(task), task.slices[0]
+    rows, shared = _merged_rows(task, steps, custom_mergers), len(targets) > 1
+    is_same_group = targets[0][0] == first_slice.group and not first_slice.shared
+    if not shared and task.change is None and task.schema.overlays and is_same_group:
+        new_slice = _write_overlaid_slice(task, rows, first_slice, custom_mergers)
+        if new_slice is not None:
+            return [new_slice]
+        if len(rows.ranges(first_slice)) > 1:  # the logs were read, and can be read only once
+            rows = _merged_rows(task, steps, custom_mergers)
     files = _Files(task, task.env, names.SHARED if shared else str(targets[0][0]), shared=shared)
     try:
         for step in steps:
             stitched = _rows_of(task, rows, step)
             if step.in_memory:
-                found = list(stitched)
-                visible = _by_target(task, step, [each.visible for each in found])
-                files.write_slices(step, visible, _by_target(task, step, [each.hidden for each in found]))
+                stitched_parts = list(stitched)
+                visible = _order_by_target(task, step, [rows.visible for rows in stitched_parts])
+                hidden = _order_by_target(task, step, [rows.hidden for rows in stitched_parts])
+                files.write_slices(step, visible, hidden)
             else:
-                ((group, before),) = step.targets
+                ((group, sources),) = step.targets
                 for part in stitched:
                     files.write(part)
-                files.end_slice(group, before)
+                files.end_slice(group, sources)
         return files.close()
     except BaseException as error:
         files.discard(error)
@@ -313,12 +317,13 @@ def _count(schema: TableSchema, rows: Arrays) -> int:
     return len(rows[schema.sort_column]) if rows else 0
 
 
-def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
-    """Write the parts of one large file group, each into its own files, in as few passes over it as possible."""
-    ((before,), tuning) = task.slices, task.env.tuning
-    targets, most, made = [group for group, _ in task.targets()], parts_at_once(task.env.tuning), list[MadeSlice]()
-    for start in range(0, len(targets), most):
-        parts = targets[start : start + most]
+def _write_apart(task: CompactionTask, custom_mergers: Mergers) -> list[NewSlice]:
+    """Write the parts of one large file group, each to its own files, in as few passes over it as possible."""
+    ((file_slice,), tuning) = task.slices, task.env.tuning
+    targets, max_parts = [group for group, _ in task.targets()], parts_at_once(tuning)
+    new_slices: list[NewSlice] = []
+    for start in range(0, len(targets), max_parts):
+        parts = targets[start : start + max_parts]
         # All files together have the pending rows of a few row groups.
         rows = max(OPEN_ROW_GROUPS * tuning.row_group_rows // len(parts), 1)
         env = task.env.tuned(
@@ -327,28 +332,29 @@ def _write_apart(task: CompactionTask, loaded: Mergers) -> list[MadeSlice]:
         )
         files = [_Files(task, env, str(part), shared=False) for part in parts]
         try:
-            for stitched in MergedRows(task.env, task.schema, [[before]], task.files, loaded).of([before]):
-                for of_part, of_file in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
-                    of_file.write(of_part)
-            for part, of_file in zip(parts, files, strict=True):
-                of_file.end_slice(part, [before])
-                made += of_file.close()
+            merged_rows = MergedRows(task.env, task.schema, [[file_slice]], task.files, custom_mergers)
+            for stitched in merged_rows.of([file_slice]):
+                for part_rows, part_files in zip(rows_of_parts(task.schema, stitched, parts), files, strict=True):
+                    part_files.write(part_rows)
+            for part, part_files in zip(parts, files, strict=True):
+                part_files.end_slice(part, [file_slice])
+                new_slices += part_files.close()
         except BaseException as error:
-            for of_file in files:
-                of_file.discard(error)
-            delete_files(task.env.store, (file.path for each in made for file in each.file.objects))
+            for part_files in files:
+                part_files.discard(error)
+            delete_files(task.env.store, (file.path for new_slice in new_slices for file in new_slice.file.objects))
             raise
-    return made
+    return new_slices
 
 
 def _slice_file(
-    task: CompactionTask, made: _WrittenSlice, base_file: FileRef | None, shadow_file: FileRef | None
+    task: CompactionTask, written_slice: _WrittenSlice, base_file: FileRef | None, shadow_file: FileRef | None
 ) -> SliceFile:
-    group, known = made.group, [part.slice for part in made.before if part.slice is not None]
-    replaced = [each for each in known if each.group != group]
-    parent = next((each.cut for each in known if each.group == group), {})
-    base, base_part = _file_and_part(base_file, made.base)
-    shadow, shadow_part = _file_and_part(shadow_file, made.shadow)
+    group, source_slices = written_slice.group, [part.slice for part in written_slice.sources if part.slice is not None]
+    replaced_slices = [slice_file for slice_file in source_slices if slice_file.group != group]
+    parent = next((slice_file.cut for slice_file in source_slices if slice_file.group == group), {})
+    base, base_part = _file_and_part(base_file, written_slice.base)
+    shadow, shadow_part = _file_and_part(shadow_file, written_slice.shadow)
     return SliceFile(
         partition=group.partition,
         bits=group.bits,
@@ -359,21 +365,21 @@ def _slice_file(
         groups=[column_group.id for column_group in task.schema.groups],
         base=base,
         shadow=shadow,
-        ordering_max=made.statistics.ordering_max,
-        overflows=made.statistics.overflows,
+        ordering_max=written_slice.statistics.ordering_max,
+        overflows=written_slice.statistics.overflows,
         base_part=base_part,
         shadow_part=shadow_part,
-        replaces=[Replaced(bits=each.bits, bucket=each.bucket, cut=dict(each.cut)) for each in replaced],
+        replaces=[Replaced(bits=old.bits, bucket=old.bucket, cut=dict(old.cut)) for old in replaced_slices],
     )
 
 
 def rows_of_parts(schema: TableSchema, stitched: Stitched, parts: Sequence[FileGroup]) -> list[Stitched]:
-    """Rows of a file group as those of each of some of its parts, which have equal bits."""
-    divided = [_divided(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
-    return [Stitched(visible, hidden) for visible, hidden in zip(*divided, strict=True)]
+    """Divide rows of a file group among some of its parts, which have equal bits."""
+    divided_rows = [_divide(schema, rows, parts) for rows in (stitched.visible, stitched.hidden)]
+    return [Stitched(visible, hidden) for visible, hidden in zip(*divided_rows, strict=True)]
 
 
-def _divided(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[FileGroup]) -> list[dict[str, pa.Array]]:
+def _divide(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[FileGroup]) -> list[dict[str, pa.Array]]:
     if not rows:
         return [rows] * len(parts)
     bucket = buckets(schema, rows, parts[0].bits)
@@ -381,7 +387,7 @@ def _divided(schema: TableSchema, rows: dict[str, pa.Array], parts: Sequence[Fil
 
 
 def _file_and_part(file: FileRef | None, part: FilePart | None) -> tuple[FileRef | None, FilePart | None]:
-    """The file with the rows of a file group, None if it has none; and its part, None if that is the whole file."""
+    """The file with rows of a file group, None if it has no rows; and their part of it, None for the whole file."""
     if file is None or part is None:
         return None, None
     return file, None if part.rows == file.rows else part

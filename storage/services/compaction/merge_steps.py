@@ -1,12 +1,12 @@
-"""Steps of a compaction task: which of its file groups are merged together, and what that needs in memory.
+"""Steps of a compaction task: which of its file groups are merged together, and the memory that each step needs.
 
     small file groups, whole or split or merged    one step: all rows in memory, then written slice by slice
-    a file group that is larger                    one step: its rows are written as they are merged
-    larger ones that become one                    one step: likewise, as streams that are merged by key
-    one that is split into a shared file           one step: its rows wait in memory, for a file has its parts in order
+    a larger file group                            one step: its rows are written as they are merged
+    larger file groups that become one             one step: likewise, as streams that are merged by key
+    a file group split into a shared file          one step: all rows in memory, because a file has its parts in order
 
-Small ones are merged together because each column of each merge has a fixed cost, which is a thousand times that of a
-few rows (`tests/benchmarks/memory.py`).
+Small file groups are merged together because each column of each merge has a fixed cost, which is a thousand times that
+of a few rows (`tests/benchmarks/memory.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.storage.services.compaction.merged_rows import logs_at_once
 from weft.storage.services.steps.tasks import COPIES
 
 Target = tuple[FileGroup, tuple[FileSlice, ...]]
-"""A file group of a new slice, and those that it is made from."""
+"""A file group of a new slice, and the file groups that it is made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,9 @@ class MergeStep:
     """File groups that are merged at the same time.
 
     Attributes:
-        runs: The file groups, in order; those of one run are merged together
-            (`weft.storage.services.compaction.merged_rows`), and several runs have one file group each, of which one
-            becomes.
-        targets: All that they become, in order.
+        runs: The file groups, in order. A single run of several file groups is merged together
+            (`weft.storage.services.compaction.merged_rows`). Several runs of one file group each become one slice.
+        targets: The new slices, in order.
     """
 
     runs: tuple[tuple[FileSlice, ...], ...]
@@ -44,7 +43,7 @@ class MergeStep:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all rows are merged before the first is written; only those of one new slice need not be."""
+        """Whether all rows are merged before the first is written. Not needed for a single new slice."""
         return len(self.targets) > 1 or len(self.runs[0]) > 1
 
     def memory_bytes(self, env: Environment, schema: TableSchema, files: Sequence[LiveFile]) -> int:
@@ -55,27 +54,27 @@ class MergeStep:
             schema: The schema of the snapshot.
             files: The log files that the file groups refer to by position.
         """
-        slices = [each for run in self.runs for each in run]
+        slices = [file_slice for run in self.runs for file_slice in run]
         if self.in_memory:
-            return COPIES * sum(group_bytes(schema, each) for each in slices)
-        row_group = sum(min(env.tuning.row_group_bytes, group_bytes(schema, each)) for each in slices)
-        return COPIES * row_group + sum(_log_bytes(env, schema, each, files) for each in slices)
+            return COPIES * sum(group_bytes(schema, file_slice) for file_slice in slices)
+        row_group = sum(min(env.tuning.row_group_bytes, group_bytes(schema, file_slice)) for file_slice in slices)
+        return COPIES * row_group + sum(_log_bytes(env, schema, file_slice, files) for file_slice in slices)
 
 
 def _log_bytes(env: Environment, schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile]) -> int:
-    """Memory of the logs of a file group: all of them, or those of a key range, and a block of each file."""
-    whole = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
+    """Memory of the logs of a file group: all of them, or those of one key range and a block of each file."""
+    all_bytes = log_memory_bytes(schema, file_slice.log_bytes, int(file_slice.rows.sum()))
     at_once = logs_at_once(env, schema, file_slice)
     if not at_once:
-        return whole
+        return all_bytes
     largest: dict[int, int] = {}
     for file, block in zip(file_slice.file.tolist(), file_slice.block.tolist(), strict=True):
         largest[file] = max(largest.get(file, 0), files[file].index.blocks.length[block])
-    return min(UNPACKED * (env.tuning.merge_bytes + sum(largest.values())), whole)
+    return min(UNPACKED * (env.tuning.merge_bytes + sum(largest.values())), all_bytes)
 
 
 def _may_join(env: Environment, schema: TableSchema, file_slice: FileSlice) -> bool:
-    """Whether a small file group may be merged together with others: of shared log ranges rows are filtered for one."""
+    """Whether a small file group may be merged with others. Rows of shared log ranges are filtered for one only."""
     return not file_slice.shared and not logs_at_once(env, schema, file_slice)
 
 
@@ -85,23 +84,24 @@ def plan_steps(env: Environment, schema: TableSchema, targets: Sequence[Target])
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        targets: All file groups of the new slices, in order.
+        targets: The new slices, in order.
     """
     units: dict[tuple[FileGroup, ...], list[Target]] = {}
-    for target, before in targets:
-        units.setdefault(tuple(each.group for each in before), []).append((target, before))
+    for target, sources in targets:
+        units.setdefault(tuple(file_slice.group for file_slice in sources), []).append((target, sources))
     limit = env.tuning.merge_together_bytes
     # A merge function that fails names the keys of a file group.
     together = not any(mode_of(group).runs_merger for group in schema.groups)
-    several = list(units.values())
+    units_in_order = list(units.values())
     sizes = []
-    for (_, before), *_ in several:
-        small = together and all(_may_join(env, schema, each) for each in before)
-        sizes.append(sum(group_bytes(schema, each) for each in before) if small else limit + 1)
+    for (_, sources), *_ in units_in_order:
+        is_small = together and all(_may_join(env, schema, file_slice) for file_slice in sources)
+        sizes.append(sum(group_bytes(schema, file_slice) for file_slice in sources) if is_small else limit + 1)
     steps = []
-    for run in cut_by_size(list(zip(several, sizes, strict=True)), sizes, limit):
-        made = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
-        sources = tuple(each for unit, _ in run for each in unit[0][1])
-        merged = run[0][1] <= limit
-        steps.append(MergeStep((sources,) if merged else tuple((each,) for each in sources), made))
+    for run in cut_by_size(list(zip(units_in_order, sizes, strict=True)), sizes, limit):
+        step_targets = tuple(sorted((target for unit, _ in run for target in unit), key=operator.itemgetter(0)))
+        run_sources = tuple(file_slice for unit, _ in run for file_slice in unit[0][1])
+        is_merged = run[0][1] <= limit
+        runs = (run_sources,) if is_merged else tuple((file_slice,) for file_slice in run_sources)
+        steps.append(MergeStep(runs, step_targets))
     return steps

@@ -1,7 +1,7 @@
 """Writes an overlay instead of a base: a file with the column groups that have changed (PROTOCOL.md, "Overlays").
 
-A compaction may do so if its logs add no row, hide none, and have no key of the shadow. Then the rows of the new slice
-are those of the old base, in the same order, and only the groups with registers in the logs differ.
+A compaction may do so if its logs add no row, hide no row, and have no key of the shadow. Then the new slice has the
+rows of the old base in the same order, and only the column groups in the logs differ.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from weft.storage.services.compaction.merged_rows import base_rows, shadow_rows
 
 @dataclass(frozen=True, slots=True)
 class OverlayPlan:
-    """What an overlay has.
+    """What an overlay contains.
 
     Attributes:
         base: The base file that it belongs to.
         groups: The column groups to write.
-        kept: The other overlays of the slice, with the groups that are still read from them.
-        row_groups: Number of rows of each row group.
+        kept_overlays: The older overlays of the slice, with the groups that are still read from them.
+        row_groups: Number of rows in each row group.
     """
 
     base: FileRef
     groups: tuple[Group, ...]
-    kept: tuple[Overlay, ...]
+    kept_overlays: tuple[Overlay, ...]
     row_groups: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeOverlay:
+class NewOverlay:
     """An overlay that was written: the overlays of the new slice, and the statistics of all its rows."""
 
     overlays: list[Overlay]
@@ -57,59 +57,61 @@ class MadeOverlay:
 
 
 def plan_overlay(
-    env: Environment, schema: TableSchema, before: FileSlice, changed: Collection[int]
+    env: Environment, schema: TableSchema, file_slice: FileSlice, changed_groups: Collection[int]
 ) -> OverlayPlan | None:
-    """What an overlay would have; None if a base is written.
+    """Plan an overlay; None if a base has to be written.
 
-    A base is written if the slice has none, shares it, or has columns of an older schema, and if an overlay would be
-    too large: `Tuning.overlay_percent`. A slice has at most `Tuning.overlay_files`; one more takes the groups of all.
+    That is so if the slice has no base, shares it, or has columns of an older schema, or if the overlay would be larger
+    than `Tuning.overlay_percent`. A slice has at most `Tuning.overlay_files` overlays; a further one replaces them all.
 
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        before: The file group.
-        changed: Ids of the column groups that its logs change.
+        file_slice: The file group.
+        changed_groups: Ids of the column groups that its logs change.
 
     Raises:
         CorruptData: A file is missing, or its footer is damaged.
     """
-    made = before.slice
-    if not schema.overlays or not changed or made is None or made.base is None or made.base_part is not None:
+    slice_file = file_slice.slice
+    if not schema.overlays or not changed_groups or slice_file is None:
         return None
-    if made.rev < schema.changed:
+    if slice_file.base is None or slice_file.base_part is not None or slice_file.rev < schema.changed:
         return None
-    written = set(changed)
-    kept = [
-        Overlay(file=each.file, groups=rest) for each in made.overlays if (rest := sorted({*each.groups} - written))
+    group_ids = set(changed_groups)
+    kept_overlays = [
+        Overlay(file=overlay.file, groups=remaining_ids)
+        for overlay in slice_file.overlays
+        if (remaining_ids := sorted({*overlay.groups} - group_ids))
     ]
-    if len(kept) >= env.tuning.overlay_files:
-        written |= {group for each in kept for group in each.groups}
-        kept = []
-    footers = read_footers(env, [made.base, *(each.file for each in made.overlays)])
-    groups = tuple(group for group in schema.groups if group.id in written)
+    if len(kept_overlays) >= env.tuning.overlay_files:
+        group_ids |= {group for overlay in kept_overlays for group in overlay.groups}
+        kept_overlays = []
+    footers = read_footers(env, [slice_file.base, *(overlay.file for overlay in slice_file.overlays)])
+    groups = tuple(group for group in schema.groups if group.id in group_ids)
     size = _stored_bytes(footers[0], {*schema.key, schema.sort_column})
-    for footer, here in _groups_by_footer(footers, made.overlays, groups):
-        size += _stored_bytes(footer, {name for group in here for name in schema.group_columns(group)})
-    if not groups or size * 100 > env.tuning.overlay_percent * made.base.size:
+    for footer, file_groups in _groups_by_footer(footers, slice_file.overlays, groups):
+        size += _stored_bytes(footer, {name for group in file_groups for name in schema.group_columns(group)})
+    if not groups or size * 100 > env.tuning.overlay_percent * slice_file.base.size:
         return None
     starts = footers[0].starts
     rows = tuple(end - first for first, end in itertools.pairwise(starts))
-    return OverlayPlan(made.base, groups, tuple(kept), rows)
+    return OverlayPlan(slice_file.base, groups, tuple(kept_overlays), rows)
 
 
 def _groups_by_footer(
     footers: Sequence[Footer], overlays: Sequence[Overlay], groups: Sequence[Group]
 ) -> Iterator[tuple[Footer, list[Group]]]:
-    """The groups in the file that has their newest values."""
-    of_overlays = [set(each.groups) for each in overlays]
-    in_overlays = set().union(*of_overlays)
-    for footer, here in zip(footers[1:], of_overlays, strict=True):
-        yield footer, [group for group in groups if group.id in here]
-    yield footers[0], [group for group in groups if group.id not in in_overlays]
+    """The footers of base and overlays, each with the groups whose newest values are in that file."""
+    ids_by_overlay = [set(overlay.groups) for overlay in overlays]
+    overlaid_ids = set().union(*ids_by_overlay)
+    for footer, group_ids in zip(footers[1:], ids_by_overlay, strict=True):
+        yield footer, [group for group in groups if group.id in group_ids]
+    yield footers[0], [group for group in groups if group.id not in overlaid_ids]
 
 
 def _stored_bytes(footer: Footer, columns: set[str]) -> int:
-    """Stored bytes of columns of a file."""
+    """Stored bytes of some columns of a file."""
     paths = [footer.metadata.schema.column(leaf).path for leaf in range(footer.metadata.num_columns)]
     leaves = [leaf for leaf, path in enumerate(paths) if path in columns or path.split(".", 1)[0] in columns]
     row_groups = [footer.metadata.row_group(number) for number in range(footer.metadata.num_row_groups)]
@@ -119,41 +121,41 @@ def _stored_bytes(footer: Footer, columns: set[str]) -> int:
 def write_overlay(
     env: Environment,
     schema: TableSchema,
-    before: FileSlice,
+    file_slice: FileSlice,
     plan: OverlayPlan,
     path: Path,
     logs: Iterable[tuple[FileSlice, LogState | None]],
-    loaded: Mergers,
-) -> MadeOverlay | None:
-    """Write an overlay; None if a row would be added or hidden, or is hidden and has changed: then nothing is written.
+    mergers: Mergers,
+) -> NewOverlay | None:
+    """Write an overlay. None, and no file, if the logs would add or hide a row, or change a hidden one.
 
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
-        before: The file group.
+        file_slice: The file group.
         plan: What to write.
         path: Path of the file.
         logs: The key ranges of the file group in order, each with its collapsed logs.
-        loaded: Its custom mergers.
+        mergers: Its custom mergers.
 
     Raises:
         CorruptData: A file is missing or damaged.
         InvalidInput: A merge function has failed.
     """
-    written = {
+    column_names = {
         *schema.key,
         schema.sort_column,
         *(name for group in plan.groups for name in schema.group_columns(group)),
     }
-    columns = [name for name in schema.slice.names if name in written]
+    columns = [name for name in schema.slice.names if name in column_names]
     statistics = SliceStatistics(schema, plan.groups)
-    exact = bool(before.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
+    exact = bool(file_slice.deletes) or any(mode_of(group).may_hide_upsert for group in schema.groups)
     if exact:
-        written.update(
+        column_names.update(
             name for group in schema.groups for name in (names.arrival(group.id), names.floor_kind(group.id))
         )
-    reads = tuple(name for name in schema.slice.names if name in written)
-    stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=loaded)
+    reads = tuple(name for name in schema.slice.names if name in column_names)
+    stitch = Stitch(schema, reads, plan.groups, exact=exact, ordered=True, result=frozenset(reads), mergers=mergers)
     reader = SliceReader(env, schema, reads)
     writer = SliceFileWriter(env, path, schema, columns=columns, row_groups=plan.row_groups, index=schema.index)
     try:
@@ -174,14 +176,14 @@ def write_overlay(
         raise
     assert file is not None, "a base has rows"
     overlay = Overlay(file=file, groups=sorted(group.id for group in plan.groups))
-    return MadeOverlay([*plan.kept, overlay], statistics, plan.groups)
+    return NewOverlay([*plan.kept_overlays, overlay], statistics, plan.groups)
 
 
 def _check_unchanged(schema: TableSchema, hidden: Arrays, logs: LogState | None) -> None:
-    """Check that logs have no key of the shadow."""
+    """Check that the logs have no key of the shadow."""
     if logs is not None:
-        _, found = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
-        if found.any():
+        _, is_in_logs = keys.find(logs.directory.keys, keys.key_vector(hidden[schema.sort_column]))
+        if is_in_logs.any():
             raise _RowsDiffer
 
 
@@ -197,7 +199,7 @@ def _same_rows(
             yield rows
 
     for stitched in stitch.run(remembered(), None, logs):
-        if not sort_columns or stitched.hidden or not stitched.visible:  # new rows only, or some that are hidden now
+        if not sort_columns or stitched.hidden or not stitched.visible:  # only new rows, or rows that are hidden now
             raise _RowsDiffer
         if not stitched.visible[schema.sort_column].equals(sort_columns.popleft()):
             raise _RowsDiffer
@@ -205,16 +207,16 @@ def _same_rows(
 
 
 class _RowsDiffer(Exception):
-    """Why an unfinished overlay is discarded: its rows are not those of the base, or it changes hidden ones."""
+    """An overlay is not possible: its rows would differ from those of the base, or it would change hidden rows."""
 
 
-def overlaid_slice(schema: TableSchema, before: SliceFile, made: MadeOverlay) -> dict[str, object]:
-    """The members of a slice that an overlay changes: the overlays, and statistics of their groups."""
-    columns = {schema.column_by_name[name].id for group in made.groups for name in group.columns}
-    others = {column: count for column, count in before.overflows.items() if column not in columns}
-    ordering_max = {**before.ordering_max, **made.statistics.ordering_max}
+def overlaid_slice(schema: TableSchema, slice_file: SliceFile, overlay: NewOverlay) -> dict[str, object]:
+    """The fields of a slice that an overlay changes: its overlays, and statistics of their groups."""
+    columns = {schema.column_by_name[name].id for group in overlay.groups for name in group.columns}
+    other_overflows = {column: count for column, count in slice_file.overflows.items() if column not in columns}
+    ordering_max = {**slice_file.ordering_max, **overlay.statistics.ordering_max}
     return {
-        "overlays": made.overlays,
+        "overlays": overlay.overlays,
         "ordering_max": ordering_max,
-        "overflows": {**others, **made.statistics.overflows},
+        "overflows": {**other_overflows, **overlay.statistics.overflows},
     }

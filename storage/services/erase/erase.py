@@ -1,16 +1,17 @@
-"""Erase: removes keys physically, beside live writers and compactions (PROTOCOL.md, "Erase", X1 to X5).
+"""Erase: removes keys physically while writers and compactions run (PROTOCOL.md, "Erase", X1 to X5).
 
     refuse, or  ─▶ PLAN ─▶ find the files ─▶ BASE(rewrites) ─▶ CLEAN_INTENT ─▶ delete ─▶ redact the log ─▶ read all
     SCHEMA         (keeps   with the keys     slices without    (expires what            (`redact_log`)    objects back
     (feature)      files)   (`key_search`)    the keys          had them)                                  (`proof`)
 
 Every step looks at what is stored, not at what an earlier step did. So an erase that died is completed by running it
-again, and two erases at once both end.
+again, and two erases at the same time both end.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -31,7 +32,7 @@ from weft.storage.plural import counted
 from weft.storage.read.missing_file import explain_missing_file
 from weft.storage.read.plan.pruning import KeyRows
 from weft.storage.read.snapshot import Snapshot
-from weft.storage.services.clean.clean import CleanResult, NeededNow, Tally, find_needed, run_clean
+from weft.storage.services.clean.clean import CleanResult, CurrentNeeds, Tally, find_needed, run_clean
 from weft.storage.services.compaction.compaction import CompactionResult, Rewriting, rewrite
 from weft.storage.services.erase.key_search import KeySearch
 from weft.storage.services.erase.proof import Boundary, Remains, is_needed, prove
@@ -54,21 +55,20 @@ class EraseResult(Shown):
 
     Attributes:
         keys: Number of distinct keys.
-        cut: What was erased: all events of the keys in commits up to this cut.
-        entry: Slot of the BASE without the keys; 0 if no file that readers use had one of them. It is the last one, if
-            it took several because another service published slices of some file groups first.
-        file_groups: Number of the file groups that were rewritten by all of them.
+        cut: All events of the keys in commits up to this cut were erased.
+        entry: Slot of the newest BASE without the keys; 0 if no file that readers use had one of the keys.
+        file_groups: Number of file groups that were rewritten, in all attempts.
         released: Savepoints that were released, because they had the keys.
-        broken: What needed them, and cannot be read any more: savepoints of other tables, and published tables.
-        unpinned: Owners of the pins that were removed, likewise, or because their snapshots had expired.
-        aborted: Ids of the compactions and folds that were aborted, likewise.
+        broken: What needed these savepoints and cannot be read any more: savepoints of other tables, published tables.
+        unpinned: Owners of pins that were removed, because their snapshots had the keys or had expired.
+        aborted: Ids of compactions and folds that were aborted, because their snapshots had the keys.
         deleted: Files that were deleted, by kind.
-        redacted: Entries of the log whose key ranges were removed.
-        checkpoints: Checkpoints that were deleted because of their key ranges.
+        redacted: Number of log entries whose key ranges were removed.
+        checkpoints: Number of checkpoints that were deleted because of their key ranges.
         read: Objects that were read back, by kind.
         remains: Objects that still have a key, or could not be read. If there are any, run the erase again.
         newer: Objects with one of the keys that were committed after the cut, or are not committed yet.
-        unread: Objects in the table's folder that are not the table's.
+        unread: Objects in the table's folder that do not belong to the table.
         seconds: Wall-clock time.
     """
 
@@ -106,82 +106,84 @@ def erase(
     progress: OnStage = unobserved,
 ) -> EraseResult:
     """Remove keys physically, see `weft.Table.erase`."""
-    started = time.monotonic()
+    start_time = time.monotonic()
     search = KeySearch.of(table_log.env, table_log.refresh().schema, keys, progress)
-    holding = _find_holding(table_log, search)
-    holding.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
+    holders = _find_key_holders(table_log, search)
+    holders.refuse(expire_snapshots=expire_snapshots, release_savepoints=release_savepoints)
     add_feature(table_log, ERASE, REWRITTEN)
-    why = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
-    rewritten = _rewrite(table_log, search, why, execute, progress)
-    released = tuple(name for name in holding.savepoints if _release(table_log, name))
-    for pin in (*holding.pins, *holding.late):
+    description = f"erase of {counted(len(search), 'key')}" + (f": {note}" if note else "")
+    outcome = _rewrite(table_log, search, description, execute, progress)
+    released = tuple(name for name in holders.savepoints if _release(table_log, name))
+    for pin in (*holders.pins, *holders.late_pins):
         unpin(table_log.store, pin)
     aborted = tuple(_abort_plans(table_log, search))
-    cleaned = _clean(table_log, progress, expire=expire_snapshots)
+    clean_result = _clean(table_log, progress, expire=expire_snapshots)
     remove_service_reports(table_log.store)
     redaction = redact_log(table_log, search, find_needed(table_log))
-    needed = find_needed(table_log)
-    boundary = Boundary(rewritten.cut.lanes, max(rewritten.entry, rewritten.cut.table), table_log.was_retired)
-    proof = prove(table_log.store, search.afresh(), boundary, lambda path, parsed: _why(needed, path, parsed), progress)
+    needs = find_needed(table_log)
+    boundary = Boundary(outcome.cut.lanes, max(outcome.entry, outcome.cut.table), table_log.was_retired)
+    explain = functools.partial(_explain_remains, needs)
+    proof = prove(table_log.store, search.without_results(), boundary, explain, progress)
     return EraseResult(
         keys=len(search),
-        cut=str(rewritten.cut),
-        entry=rewritten.entry,
-        file_groups=len(rewritten.groups),
+        cut=str(outcome.cut),
+        entry=outcome.entry,
+        file_groups=len(outcome.groups),
         released=released,
-        broken=tuple(dependent for name in released if (dependent := find_dependent(holding.savepoints[name]))),
-        unpinned=tuple(pin.owner for pin in (*holding.pins, *holding.late)),
+        broken=tuple(dependent for name in released if (dependent := find_dependent(holders.savepoints[name]))),
+        unpinned=tuple(pin.owner for pin in (*holders.pins, *holders.late_pins)),
         aborted=aborted,
-        deleted=cleaned.deleted,
+        deleted=clean_result.deleted,
         redacted=redaction.entries,
         checkpoints=redaction.checkpoints,
         read=proof.read,
         remains=proof.remains,
         newer=proof.newer,
         unread=proof.unread,
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - start_time,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Holding:
+class _KeyHolders:
     """What keeps files with the keys, besides the newest snapshot.
 
     Attributes:
         savepoints: Savepoints by name.
         pins: Pins that have not expired.
-        late: Pins that were written after their snapshots expired: nothing can be read with them, but they keep
-            entries of the log.
-        retained: The oldest retained prefix of the table lane, if its snapshots have the keys; else 0.
+        late_pins: Pins that were written after their snapshots had expired. They only keep log entries.
+        retained_from: The oldest retained prefix of the table lane if retained snapshots have the keys, else 0.
     """
 
     savepoints: Mapping[str, LiveSavepoint]
     pins: tuple[Pin, ...]
-    late: tuple[Pin, ...]
-    retained: int
+    late_pins: tuple[Pin, ...]
+    retained_from: int
 
     def refuse(self, *, expire_snapshots: bool, release_savepoints: bool) -> None:
-        """Refuse to break what the caller keeps (rule X1).
+        """Refuse the erase if something would break that the caller did not allow to break (rule X1).
 
         Raises:
-            StillRetained: Something would be broken.
+            StillRetained: Savepoints, pins or retained snapshots need files with the keys.
         """
         parts, hints = [], []
         savepoints = {} if release_savepoints else self.savepoints
         pins = () if expire_snapshots else self.pins
-        retained = 0 if expire_snapshots else self.retained
+        retained_from = 0 if expire_snapshots else self.retained_from
         if savepoints:
-            shown = [
-                f"{name} ({dependent} needs it)" if (dependent := find_dependent(kept)) else name
-                for name, kept in savepoints.items()
+            descriptions = [
+                f"{name} ({dependent} needs it)" if (dependent := find_dependent(savepoint)) else name
+                for name, savepoint in savepoints.items()
             ]
-            parts.append(f"savepoints {', '.join(shown)}")
+            parts.append(f"savepoints {', '.join(descriptions)}")
             hints.append("release the savepoints, or allow it: release_savepoints (--release-savepoints)")
         if pins:
             parts.append(f"pins of {', '.join(pin.owner for pin in pins)}")
-        if retained:
-            parts.append(f"snapshots from entry {retained} of the table lane on, which are retained for time travel")
-        if pins or retained:
+        if retained_from:
+            parts.append(
+                f"snapshots from entry {retained_from} of the table lane on, which are retained for time travel"
+            )
+        if pins or retained_from:
             hints.append("expire them: expire_snapshots (--expire-snapshots)")
         if parts:
             raise StillRetained(
@@ -189,16 +191,16 @@ class _Holding:
                 hint="; ".join(hints),
                 savepoints=tuple(savepoints),
                 pins=tuple(pin.owner for pin in pins),
-                snapshots=bool(retained),
+                snapshots=bool(retained_from),
             )
 
 
-def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
-    """Whatever needs files with the keys."""
+def _find_key_holders(table_log: TableLog, search: KeySearch) -> _KeyHolders:
+    """Find what needs files with the keys. Starts again if a clean deletes such a file meanwhile."""
     for _ in range(MAX_ROUNDS):
-        state, at, _ = snapshot_cut.newest_cut(table_log)
+        state, cut, _ = snapshot_cut.newest_cut(table_log)
         try:
-            return _holding_at(table_log, search, state, at)
+            return _key_holders_at(table_log, search, state, cut)
         except MissingFile:
             if table_log.refresh().oldest_retained == state.oldest_retained:
                 raise  # no clean has deleted it
@@ -207,36 +209,36 @@ def _find_holding(table_log: TableLog, search: KeySearch) -> _Holding:
     )
 
 
-def _holding_at(table_log: TableLog, search: KeySearch, state: TableState, at: Cut) -> _Holding:
-    # A retained snapshot has a key only if the oldest one has it, together with all later commits.
+def _key_holders_at(table_log: TableLog, search: KeySearch, state: TableState, cut: Cut) -> _KeyHolders:
+    # A retained snapshot has a key only if the oldest one, read with all later commits, has it.
     oldest = replace(table_log.at(state.oldest_retained), lanes=state.lanes)
-    retained = search.in_snapshot(table_log, oldest, at.lanes) or search.in_snapshot(table_log, state, at.lanes)
-    savepoints = {name: kept for name, kept in state.savepoints.items() if _has_keys(table_log, search, kept.at)}
+    is_retained = search.in_snapshot(table_log, oldest, cut.lanes) or search.in_snapshot(table_log, state, cut.lanes)
+    savepoints = {name: item for name, item in state.savepoints.items() if _has_keys(table_log, search, item.at)}
     pins = [(pin, _has_keys(table_log, search, pin.at)) for pin in unexpired(table_log.store, table_log.clock)]
-    return _Holding(
+    return _KeyHolders(
         savepoints,
         pins=tuple(pin for pin, has_keys in pins if has_keys),
-        late=tuple(pin for pin, has_keys in pins if has_keys is None),
-        retained=state.oldest_retained if retained else 0,
+        late_pins=tuple(pin for pin, has_keys in pins if has_keys is None),
+        retained_from=state.oldest_retained if is_retained else 0,
     )
 
 
-def _has_keys(table_log: TableLog, search: KeySearch, at: Cut) -> bool | None:
+def _has_keys(table_log: TableLog, search: KeySearch, cut: Cut) -> bool | None:
     """Whether a snapshot needs files with the keys; None if its files were deleted, so that nobody can read it."""
     try:
-        return search.in_snapshot(table_log, table_log.at(at.table), at.lanes)
+        return search.in_snapshot(table_log, table_log.at(cut.table), cut.lanes)
     except MissingFile:
-        if table_log.refresh().keeps(at):
+        if table_log.refresh().keeps(cut):
             raise
-        return None  # a pin that came too late, or a plan that has ended
+        return None  # of a late pin, or of a plan that has ended
 
 
 @dataclass(frozen=True, slots=True)
-class _Rewritten:
-    """Slices without the keys (X3).
+class _RewriteOutcome:
+    """The published slices without the keys (X3).
 
     Attributes:
-        cut: Cut of the snapshot of the last attempt: no event of the keys up to it is left.
+        cut: Cut of the snapshot of the last attempt. No event of the keys up to this cut remains.
         entry: Slot of the newest BASE; 0 if none was published.
         groups: File groups that were rewritten in any attempt.
     """
@@ -246,63 +248,65 @@ class _Rewritten:
     groups: frozenset[FileGroup]
 
 
-def _rewrite(table_log: TableLog, search: KeySearch, why: str, execute: Execute, progress: OnStage) -> _Rewritten:
+def _rewrite(
+    table_log: TableLog, search: KeySearch, description: str, execute: Execute, progress: OnStage
+) -> _RewriteOutcome:
     """Publish slices without the keys, in several attempts if another service publishes first (X3)."""
-    newest, groups = 0, set[FileGroup]()
+    newest_entry, groups = 0, set[FileGroup]()
 
     def attempt(snapshot: Snapshot, reserve_ms: int) -> bool | None:
-        nonlocal newest
-        made = _rewrite_once(table_log, snapshot, search, why, execute, reserve_ms, progress)
-        if made is None:
+        nonlocal newest_entry
+        attempt_outcome = _rewrite_once(table_log, snapshot, search, description, execute, reserve_ms, progress)
+        if attempt_outcome is None:
             return True
-        result, entry = made
-        newest = entry or newest
+        result, entry = attempt_outcome
+        newest_entry = entry or newest_entry
         groups.update(result.done)
         return True if entry and not result.skipped else None
 
     snapshot, _ = retry_on_newest(table_log, attempt)
-    return _Rewritten(snapshot.cut, newest, frozenset(groups))
+    return _RewriteOutcome(snapshot.cut, newest_entry, frozenset(groups))
 
 
 def _rewrite_once(
     table_log: TableLog,
     snapshot: Snapshot,
     search: KeySearch,
-    why: str,
+    description: str,
     execute: Execute,
     reserve_ms: int,
     progress: OnStage,
 ) -> tuple[CompactionResult, int] | None:
-    """One attempt: the new slices and the slot of their BASE, 0 if it published none; None if no file has the keys."""
+    """Rewrite once; returns the result and the slot of the BASE (0 if none), or None if no file has the keys."""
     with open_plan(table_log, snapshot.cut, len(snapshot.slices), reserve_ms) as plan:
         with explain_missing_file(table_log.env, snapshot.cut):
-            chosen = _choose(table_log, snapshot, search)
-        if not chosen:
+            file_slices = _choose(table_log, snapshot, search)
+        if not file_slices:
             abort_plan(table_log, plan.plan_id, "no file of the snapshot has the keys")
             return None
-        rewriting = Rewriting(why, WithoutKeys(search.vector))
-        done = rewrite(table_log, snapshot, plan, chosen, rewriting, execute=execute, progress=progress)
-    return done.result, done.entry
+        rewriting = Rewriting(description, WithoutKeys(search.vector))
+        outcome = rewrite(table_log, snapshot, plan, file_slices, rewriting, execute=execute, progress=progress)
+    return outcome.result, outcome.entry
 
 
 def _choose(table_log: TableLog, snapshot: Snapshot, search: KeySearch) -> list[FileSlice]:
-    """The file groups to rewrite.
+    """Choose the file groups to rewrite.
 
     A file with a key can be deleted only if nothing refers to it. So all file groups in a base or shadow file with a
-    key are rewritten; and if a log file has one, all file groups with log files, because log files are deleted by
-    `TableState.covered`, which is one cut for all file groups.
+    key are rewritten. If a log file has a key, all file groups with log files are rewritten, because log files are
+    deleted up to `TableState.covered`, one cut for all file groups.
     """
-    stored = frozenset(search.in_slices(snapshot.state))
+    paths = frozenset(search.in_slices(snapshot.state))
     in_logs = bool(search.in_logs(table_log, snapshot.state, snapshot.cut.lanes))
-    chosen = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, stored)]
-    if in_logs and not chosen:
-        chosen = list(snapshot.slices[:1])  # all rows are in slices already: only `covered` has to be moved
-    return chosen
+    file_slices = [part for part in snapshot.slices if (in_logs and len(part.rows)) or _is_in(part, paths)]
+    if in_logs and not file_slices:
+        file_slices = list(snapshot.slices[:1])  # all rows are in slices already; only `covered` has to advance
+    return file_slices
 
 
 def _is_in(file_slice: FileSlice, paths: frozenset[Path]) -> bool:
-    made = file_slice.slice
-    return made is not None and any(file.path in paths for file in made.objects)
+    slice_file = file_slice.slice
+    return slice_file is not None and any(file.path in paths for file in slice_file.objects)
 
 
 def _release(table_log: TableLog, name: str) -> bool:
@@ -314,7 +318,7 @@ def _release(table_log: TableLog, name: str) -> bool:
 
 
 def _abort_plans(table_log: TableLog, search: KeySearch) -> Iterator[str]:
-    """Abort the compactions and folds that keep files with the keys: those that began before the keys were erased."""
+    """Abort compactions and folds whose snapshots have the keys: they began before the keys were erased."""
     for plan_id, plan in table_log.refresh().plans.items():
         if _has_keys(table_log, search, plan.at) and abort_plan(table_log, plan_id, "it reads erased keys"):
             yield plan_id
@@ -325,9 +329,9 @@ def _clean(table_log: TableLog, progress: OnStage, *, expire: bool) -> CleanResu
     return run_clean(table_log, retain, None, None, dry_run=False, progress=progress)
 
 
-def _why(needed: NeededNow, path: Path, parsed: ParsedPath) -> str:
-    """Why an object with an erased key is there."""
-    if not is_needed(needed.needed, path, parsed):
+def _explain_remains(needs: CurrentNeeds, path: Path, parsed: ParsedPath) -> str:
+    """Explain why an object with an erased key still exists."""
+    if not is_needed(needs.needed, path, parsed):
         return "a process that was ended still wrote it, or has not released it: run the erase again"
-    names = ", ".join(f"{holder.what} {holder.name}" for holder in needed.held)
+    names = ", ".join(f"{holder.what} {holder.name}" for holder in needs.holders)
     return f"a snapshot needs it that was taken or kept meanwhile{': ' + names if names else ''}: run the erase again"

@@ -1,7 +1,7 @@
-"""Finds given keys in the stored objects of a table: in rows of files, and in the key ranges of indexes.
+"""Finds keys in the stored objects of a table: in rows of files, and in the key ranges of indexes.
 
-A search reads what is stored, not what readers see: rows of shared files that no slice refers to, log files of commits
-that are in slices already, entries in archives. Files are immutable, so the result for a file is remembered.
+A search reads everything that is stored, also what readers do not see: rows of shared files that no slice refers to,
+log files of commits that are in slices already, entries in archives. Files are immutable, so results are cached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class KeySearch:
         env: Environment of the table.
         schema: The newest schema.
         vector: The keys as values of the sort column, ascending and distinct.
-        forms: The same in JSON form, as key ranges have them.
+        forms: The keys in JSON form, as in key ranges.
         progress: Called with the number of files that were searched.
     """
 
@@ -61,22 +61,22 @@ class KeySearch:
     vector: KeyVector
     forms: frozenset[Any]
     progress: OnStage = field(default=unobserved, repr=False, compare=False)
-    _known: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
+    _results: dict[Path, bool] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
-    def of(cls, env: Environment, schema: TableSchema, given: KeyRows, progress: OnStage = unobserved) -> KeySearch:
-        """A search for given keys.
+    def of(cls, env: Environment, schema: TableSchema, key_rows: KeyRows, progress: OnStage = unobserved) -> KeySearch:
+        """Create a search.
 
         Args:
             env: Environment of the table.
             schema: The newest schema.
-            given: The keys, see `weft.storage.read.plan.pruning.KeyRows`.
+            key_rows: The keys to search for, see `weft.storage.read.plan.pruning.KeyRows`.
             progress: Called with the number of files that were searched.
 
         Raises:
             InvalidInput: There are no keys, or a key has another type or number of columns, or contains null.
         """
-        column = keys.one_array(sort_keys(schema, key_columns(schema, key_table(schema, given))))
+        column = keys.one_array(sort_keys(schema, key_columns(schema, key_table(schema, key_rows))))
         if len(column) == 0:
             raise InvalidInput("there are no keys to erase", hint="give at least one key")
         forms = frozenset(encode_scalar(value) for value in column.to_pylist())
@@ -85,8 +85,8 @@ class KeySearch:
     def __len__(self) -> int:
         return len(self.vector)
 
-    def afresh(self) -> KeySearch:
-        """A search for the same keys that has read nothing."""
+    def without_results(self) -> KeySearch:
+        """A search for the same keys, without cached results."""
         return KeySearch(self.env, self.schema, self.vector, self.forms)
 
     def in_snapshot(self, table_log: TableLog, state: TableState, lanes: Seqs) -> bool:
@@ -95,45 +95,44 @@ class KeySearch:
         Raises:
             CorruptData: A file is missing or damaged.
         """
-        # Both are searched: a missing file says that nobody can read the snapshot.
+        # Search both, because a missing file shows that the snapshot cannot be read.
         return bool([*self.in_slices(state), *self.in_logs(table_log, state, lanes)])
 
     def in_slices(self, state: TableState) -> list[Path]:
-        """Files of slices of a state with these keys, in rows of any file group; found by statistics, then rows.
+        """Files of a state's slices with these keys, in rows of any file group. Reads statistics, then rows.
 
         Raises:
             CorruptData: A file is missing or damaged.
         """
-        files = {file.path: file for made in state.slices.values() for file in made.objects}
-        unread = [file for file in files.values() if file.path not in self._known]
+        files = {file.path: file for slice_file in state.slices.values() for file in slice_file.objects}
+        unread = [file for file in files.values() if file.path not in self._results]
         for start in range(0, len(unread), FOOTERS_AT_ONCE):
-            several = unread[start : start + FOOTERS_AT_ONCE]
-            for file, footer in zip(several, read_footers(self.env, several), strict=True):
-                self._known[file.path] = self._in_slice_file(file, footer)
-        return [path for path in files if self._known[path]]
+            batch = unread[start : start + FOOTERS_AT_ONCE]
+            for file, footer in zip(batch, read_footers(self.env, batch), strict=True):
+                self._results[file.path] = self._in_slice_file(file, footer)
+        return [path for path in files if self._results[path]]
 
     def in_logs(self, table_log: TableLog, state: TableState, lanes: Seqs) -> list[Path]:
-        """Fold files with these keys, and log files of commits after `TableState.covered`; found by index, then rows.
+        """Fold files, and log files of commits after `TableState.covered`, with these keys. Reads indexes, then rows.
 
         Raises:
             CorruptData: A file is missing or damaged.
         """
         folds = [file for fold in state.folds for file in fold.files]
-        indexed = [*zip(folds, table_log.commit_log.sidecars.indexes(folds), strict=True)]
-        indexed += [
-            (live.file, live.index) for live in live_files.committed_files(table_log, state, state.covered, lanes)
-        ]
-        return [file.file.path for file, index in indexed if self._in_log_file(file, index)]
+        indexed_files = [*zip(folds, table_log.commit_log.sidecars.indexes(folds), strict=True)]
+        committed_files = live_files.committed_files(table_log, state, state.covered, lanes)
+        indexed_files += [(live_file.file, live_file.index) for live_file in committed_files]
+        return [file.file.path for file, index in indexed_files if self._in_log_file(file, index)]
 
     def _in_slice_file(self, file: FileRef, footer: Footer) -> bool:
         spans = (key_span(footer, self.schema, number) for number in range(footer.metadata.num_row_groups))
-        chosen = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
+        row_groups = [number for number, span in enumerate(spans) if span is None or self._any_between(*span)]
         with _decoding(file.path):
-            return bool(chosen) and self._in_parquet(file.path, file.size, chosen)
+            return bool(row_groups) and self._in_parquet(file.path, file.size, row_groups)
 
     def _in_log_file(self, file: LogFile, index: LogIndex) -> bool:
         path, size = file.file.path, file.file.size
-        return self._remembered(path, lambda: self._in_blocks(index) and self.in_object(_DATA_FILE, path, size))
+        return self._search_once(path, lambda: self._in_blocks(index) and self.in_object(_DATA_FILE, path, size))
 
     def _in_blocks(self, index: LogIndex) -> bool:
         blocks = zip(index.blocks.key_min, index.blocks.key_max, strict=True)
@@ -141,31 +140,31 @@ class KeySearch:
 
     @property
     def _sort_type(self) -> pa.DataType:
-        # The largest integer type, because the key column may have become wider since.
+        # The largest integer type, because the key column may have been widened since.
         kind = self.schema.slice.field(self.schema.sort_column).type
         return pa.int64() if pa.types.is_integer(kind) else kind
 
-    def _any_between(self, least: Any, largest: Any) -> bool:
-        return keys.any_within(self.vector, keys.key_vector(pa.array([least, largest], self._sort_type)))
+    def _any_between(self, smallest: Any, largest: Any) -> bool:
+        return keys.any_within(self.vector, keys.key_vector(pa.array([smallest, largest], self._sort_type)))
 
     def in_object(self, parsed: ParsedPath, path: Path, size: int) -> bool:
-        """Whether a stored object has one of the keys. Reads all of it that can have keys.
+        """Whether a stored object has one of the keys. Reads every part of it that may have keys.
 
         Args:
-            parsed: The parts of its path; its kind decides how it is read.
+            parsed: The parts of its path. The kind decides how the object is read.
             path: Its path.
             size: Its size in bytes.
 
         Raises:
-            CorruptData: It is missing or damaged, so that it is not known what it has.
+            CorruptData: It is missing or damaged, so its keys are unknown.
             StoreUnavailable: The store does not answer.
         """
         with _decoding(path):
             match parsed.kind:
                 case Kind.BASE | Kind.SHADOW | Kind.OVERLAY:
-                    return self._remembered(path, lambda: self._in_parquet(path, size))
+                    return self._search_once(path, lambda: self._in_parquet(path, size))
                 case Kind.LOG | Kind.FOLD:
-                    return self._remembered(path, lambda: self._in_arrow(path, size))
+                    return self._search_once(path, lambda: self._in_arrow(path, size))
             with normalise_errors(path):
                 data = self.env.store.get(path)
             if data is None:
@@ -180,19 +179,19 @@ class KeySearch:
         return decode_archive(data, parsed.lane, parsed.slot, chunks).contents()
 
     def in_json(self, data: bytes) -> bool:
-        """Whether an entry, sidecar or checkpoint has an index in which a block begins or ends with one of the keys."""
+        """Whether an index in an entry, sidecar or checkpoint has a block that begins or ends with one of the keys."""
         if _BOUND not in data:
             return False
-        # A checkpoint of the table lane has packed slices before its object, which have no bounds of keys, and neither
-        # have the packed file groups of folds in it; others have a line before it.
+        # In a checkpoint of the table lane, packed slices without key bounds come before the JSON object. In other
+        # objects a line comes before it.
         text = state_json(data) or data[data.index(b"{") :]
         return has_key_bound(json.loads(text), self.forms)
 
-    def _remembered(self, path: Path, read: Callable[[], bool]) -> bool:
-        if path not in self._known:
-            self._known[path] = read()
-            self.progress(Stage("looking for the keys", len(self._known), None, "objects"))
-        return self._known[path]
+    def _search_once(self, path: Path, search_object: Callable[[], bool]) -> bool:
+        if path not in self._results:
+            self._results[path] = search_object()
+            self.progress(Stage("looking for the keys", len(self._results), None, "objects"))
+        return self._results[path]
 
     def _in_parquet(self, path: Path, size: int, row_groups: Iterable[int] | None = None) -> bool:
         with self.env.store.open_input(path, size) as source, pq.ParquetFile(source) as parquet:
@@ -206,20 +205,18 @@ class KeySearch:
             return any(self._in_rows(reader.get_batch(number)) for number in range(reader.num_record_batches))
 
     def _in_rows(self, rows: pa.Table | pa.RecordBatch) -> bool:
-        columns = {name: self._adapted(name, keys.one_array(rows.column(name))) for name in self.schema.key}
+        columns = {name: self._cast_key_column(name, keys.one_array(rows.column(name))) for name in self.schema.key}
         return bool(keys.find(self.vector, keys.key_vector(sort_keys(self.schema, columns)))[1].any())
 
-    def _adapted(self, name: str, column: pa.Array) -> pa.Array:
-        """A key column of a file. An older file may have a narrower type; a file that is newer than the search, a wider
-        one, which the key vector has room for.
-        """
+    def _cast_key_column(self, name: str, column: pa.Array) -> pa.Array:
+        """A key column of a file, widened to the schema's type. A file newer than the schema may have a wider type."""
         kind = self.schema.column_by_name[name].type
         return column if widens(kind, column.type) else column.cast(kind)
 
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Errors of the block mean that an object does not decode."""
+    """Turn errors of the block into `CorruptData`: the object does not decode."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:

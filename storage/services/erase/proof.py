@@ -1,4 +1,4 @@
-"""The proof of an erase: reads every object of the table back, and reports each that has an erased key."""
+"""The proof of an erase: reads every object of the table back, and reports those that have an erased key."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from weft.storage.services.steps.progress import OnStage, counted, unobserved
 from weft.storage.store.object_store import ObjectStore
 
 _ROOTS: Final = (Path("overlay"), Path("shadow"), Path("base"), Path("log"), Path("_weft"))
-# Their names and few numbers are all they have; reports of services are newer than the erase, which has removed them.
+# These have only names and a few numbers. The erase has removed reports of services, so those here are newer.
 _WITHOUT_KEYS = frozenset({Kind.PROBE, Kind.HEARTBEAT, Kind.PIN, Kind.SERVICE})
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """An object that still has an erased key, or that could not be read; ``why``: why it is there."""
+    """An object that still has an erased key, or could not be read. ``why``: why it exists."""
 
     path: Path
     kind: str
@@ -31,12 +31,12 @@ class Remains:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where an erase ends: what was committed or begun later is new data.
+    """Where an erase ends. What was committed or begun later is new data.
 
     Attributes:
-        lanes: Last entry of each lane that was erased.
-        table: Slot of its BASE, or the last entry of the table lane that it read.
-        was_retired: Whether a lane that is not in ``lanes`` was retired before; otherwise it is newer.
+        lanes: Last entry of each lane up to which events were erased.
+        table: Slot of the BASE of the erase, or the last entry of the table lane that it read.
+        was_retired: Whether a lane that is not in ``lanes`` was retired; otherwise it was added later.
     """
 
     lanes: Seqs
@@ -44,7 +44,7 @@ class Boundary:
     was_retired: Callable[[LaneName], bool]
 
     def is_before(self, parsed: ParsedPath) -> bool:
-        """Whether an object was written for an entry, or by a compaction or fold, that is new."""
+        """Whether an object belongs to an entry, compaction or fold that is newer than the boundary."""
         if _is_of_commit(parsed):
             if parsed.lane not in self.lanes:
                 return not self.was_retired(parsed.lane)
@@ -60,7 +60,7 @@ class Proof:
         read: Number and bytes of the objects that were read, by kind.
         remains: Objects that have an erased key and are not new, or that could not be read.
         newer: Objects with one of the keys that were committed after the erase, or are not committed yet.
-        unread: Objects that are not the table's: with names that weft does not use, or temporary files.
+        unread: Temporary files, and objects whose names weft does not use.
     """
 
     read: Mapping[str, Tally]
@@ -76,13 +76,13 @@ def prove(
     why: Callable[[Path, ParsedPath], str],
     progress: OnStage = unobserved,
 ) -> Proof:
-    """Read every object of the table.
+    """Read every object of the table back, and search it for the keys.
 
     Args:
         store: The table's folder.
         search: The keys.
         boundary: Where the erase ends.
-        why: Says why an object that remains is there.
+        why: Explains why an object that remains exists.
         progress: Called during the work.
 
     Raises:
@@ -99,38 +99,38 @@ def prove(
             unread.append(path)
             continue
         try:
-            found = parsed.kind not in _WITHOUT_KEYS and search.in_object(parsed, path, size)
+            has_key = parsed.kind not in _WITHOUT_KEYS and search.in_object(parsed, path, size)
         except MissingFile:
             continue  # deleted since it was listed
         except CorruptData as error:
             remains.append(Remains(path, parsed.kind, f"it cannot be read: {error.message}"))
             continue
         read[parsed.kind] = read.get(parsed.kind, Tally()).plus(size)
-        if found and boundary.is_before(parsed):
+        if has_key and boundary.is_before(parsed):
             newer.append(path)
-        elif found:
+        elif has_key:
             remains.append(Remains(path, parsed.kind, why(path, parsed)))
     return Proof(read, tuple(remains), tuple(newer), tuple(unread))
 
 
 class _Objects:
-    """The objects of a table; ``listed``: how many were listed so far."""
+    """The objects of a table. ``listed``: number of objects listed so far."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store, self.listed = store, 0
 
     def list(self) -> Iterator[tuple[Path, int]]:
-        """Paths and sizes of the objects, with the archives last.
+        """Yield path and size of each object, archives last.
 
-        The archives are listed after everything else was read: a slot that cleaning has deleted meanwhile is in an
-        archive then.
+        Archives are listed after everything else was read, so a slot that a clean deletes meanwhile is found in its
+        archive.
         """
         for root in (*_ROOTS, Path(ARCHIVE)):
-            found = [(Path(f"{root}/{name}"), size) for name, size in self._store.list(root)]
+            objects = [(Path(f"{root}/{name}"), size) for name, size in self._store.list(root)]
             if root != ARCHIVE:
-                found = [(path, size) for path, size in found if not path.startswith(f"{ARCHIVE}/")]
-            self.listed += len(found)
-            yield from found
+                objects = [(path, size) for path, size in objects if not path.startswith(f"{ARCHIVE}/")]
+            self.listed += len(objects)
+            yield from objects
 
 
 def is_needed(needed: Needed, path: Path, parsed: ParsedPath) -> bool:

@@ -1,8 +1,8 @@
-"""Fold: merges many small log files into a few that hold registers, so that many commits do not make reads expensive.
+"""Fold: merges many small log files into a few files of registers, so that many commits do not make reads expensive.
 
-Cheaper than a compaction: it neither reads nor writes base files, and reads only new log files. So writers can make
-many commits between two compactions. A fold is read instead of the log files that it contains; these are kept until
-their rows are in slices.
+A fold is cheaper than a compaction: it reads only new log files, and no base files. So writers can make many commits
+between two compactions. Readers read a fold instead of the log files that it contains; these are kept
+until their rows are in slices. The steps are those of PROTOCOL.md, "Fold":
 
 - **F1** Take a head snapshot (T, V); publish PLAN (K1).
 - **F2** Per file group, merge into registers the events that are in neither a slice nor a fold, or everything after its
@@ -69,8 +69,8 @@ class _FoldFile:
     """One file of a fold, and the file groups in it.
 
     Attributes:
-        folds: The file groups, and the ranges that were folded of each.
-        file: The written file; None if none was written, because the events left no registers.
+        folds: The file groups, each with its folded log ranges.
+        file: The file; None if the events left no registers, so that no file was written.
     """
 
     folds: tuple[GroupFold, ...]
@@ -86,76 +86,78 @@ def fold_steps(table_log: TableLog, snapshot: Snapshot, execute: Execute = one_b
     Args:
         table_log: The table's log.
         snapshot: A head snapshot.
-        execute: Where the work is done.
+        execute: Runs the tasks.
 
     Raises:
         CorruptData: A file is missing or damaged; the table is unchanged.
         SnapshotExpired: The snapshot has expired, or cleaning has aborted the fold as abandoned.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     folds = plan_folds(snapshot.state, snapshot.files)
-    published: frozenset[FileGroup] = frozenset()
+    published_groups: frozenset[FileGroup] = frozenset()
     reason = ""
     files: list[_FoldFile] = []
     if folds:
-        mergers.load(snapshot.table_schema, table_log.env.mergers)  # refused before a plan is published
+        mergers.load(snapshot.table_schema, table_log.env.mergers)  # fails before a plan is published
         with open_plan(table_log, snapshot.cut, len(folds)) as plan:
             runs = list(cut_runs(folds, snapshot.table_schema, table_log.env.tuning.fold_file_bytes))
             tasks = [FoldTask.of(snapshot, plan, [fold.ranges for fold in run]) for run in runs]
-            for run, task, made in zip(runs, tasks, execute(tasks), strict=True):
-                # Of shared ranges a file group may have no row: a fold of it would live until it gets one.
-                with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in made.groups)
-                files.append(_FoldFile(with_rows, made.file))
-                plan.unpublished.update(stored.path for stored in (made.file.objects if made.file else ()))
+            for run, task, result in zip(runs, tasks, execute(tasks), strict=True):
+                # A file group may have no row in shared ranges. Its fold would stay until it gets one: leave it out.
+                with_rows = tuple(fold for fold in run if not fold.ranges.shared or fold.group in result.groups)
+                files.append(_FoldFile(with_rows, result.file))
+                plan.unpublished.update(file.path for file in (result.file.objects if result.file else ()))
                 yield task.bytes
             folds = [fold for file in files for fold in file.folds]
-            published, reason = _publish(table_log, snapshot, plan, files)
-        unused = [made.file for made in files if made.file is not None and not made.has_any(published)]
-        delete_files(table_log.store, (stored.path for file in unused for stored in file.objects))
-    read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
-    used = [made.file.file for made in files if made.file is not None and made.has_any(published)]
+            published_groups, reason = _publish(table_log, snapshot, plan, files)
+        unused_files = [part.file for part in files if part.file is not None and not part.has_any(published_groups)]
+        delete_files(table_log.store, (stored_file.path for file in unused_files for stored_file in file.objects))
+    files_read = [snapshot.files[i] for i in {i for fold in folds for i in fold.ranges.file.tolist()}]
+    published_files = [part.file.file for part in files if part.file is not None and part.has_any(published_groups)]
     return FoldResult(
-        done=tuple(fold.group for fold in folds if fold.group in published),
-        skipped={fold.group: reason for fold in folds if fold.group not in published},
-        commits=len({(file.lane, file.seq) for file in read if not file.is_fold}),
-        rows=sum(file.rows for file in used),
-        files_read=len(read),
+        done=tuple(fold.group for fold in folds if fold.group in published_groups),
+        skipped={fold.group: reason for fold in folds if fold.group not in published_groups},
+        commits=len({(file.lane, file.seq) for file in files_read if not file.is_fold}),
+        rows=sum(file.rows for file in published_files),
+        files_read=len(files_read),
         bytes_read=sum(fold.ranges.log_bytes for fold in folds),
-        bytes_written=sum(file.size for file in used),
-        seconds=time.monotonic() - started,
+        bytes_written=sum(file.size for file in published_files),
+        seconds=time.monotonic() - start_time,
     )
 
 
 def _publish(
     table_log: TableLog, snapshot: Snapshot, plan: ServicePlan, files: list[_FoldFile]
 ) -> tuple[frozenset[FileGroup], str]:
-    """Publish the FOLD (rule F3); returns its file groups, and why it does not have the others."""
-    to = dict(snapshot.cut.lanes)
+    """Publish the FOLD (rule F3); returns its file groups, and why the others were left out."""
+    fold_end = dict(snapshot.cut.lanes)
     folds = [fold for file in files for fold in file.folds]
-    kept: list[GroupFold] = []
+    accepted_folds: list[GroupFold] = []
     reason = _OVERTAKEN
 
     def build(state: TableState) -> Fold | Abort | None:
         nonlocal reason
-        kept.clear()
+        accepted_folds.clear()
         if plan.plan_id not in state.plans:
             reason = PLAN_CLOSED
             return None
-        overlapped = state.overlapped([fold.group for fold in folds])
-        kept.extend(fold for fold in folds if fold.group not in overlapped and may_publish(state, fold.folded, to))
+        overlapped_groups = state.overlapped([fold.group for fold in folds])
+        accepted_folds.extend(
+            fold for fold in folds if fold.group not in overlapped_groups and may_publish(state, fold.folded, fold_end)
+        )
         header = table_log.header(state)
-        if not kept:
+        if not accepted_folds:
             return Abort(**header, plan_id=plan.plan_id, reason="compactions or other folds published all of it first")
-        groups = frozenset(fold.group for fold in kept)
-        whole = len(kept) == len(folds) and still_covered(snapshot.state, state, to)
+        groups = frozenset(fold.group for fold in accepted_folds)
+        is_complete = len(accepted_folds) == len(folds) and still_covered(snapshot.state, state, fold_end)
         return Fold(
             **header,
             plan_id=plan.plan_id,
-            to=to,
-            covered=to if whole else {},
-            files=[made.file for made in files if made.file is not None and made.has_any(groups)],
-            file_groups=[fold.folded for fold in kept],
+            to=fold_end,
+            covered=fold_end if is_complete else {},
+            files=[part.file for part in files if part.file is not None and part.has_any(groups)],
+            file_groups=[fold.folded for fold in accepted_folds],
         )
 
     table_log.publish(build)
-    return frozenset(fold.group for fold in kept), reason
+    return frozenset(fold.group for fold in accepted_folds), reason

@@ -1,4 +1,4 @@
-"""The task of a fold: merges the events and earlier folds of some adjacent file groups into registers, in one file.
+"""The task of a fold: merges events and earlier folds of some adjacent file groups into one file of registers.
 
 The file is not visible until a FOLD entry names it (`weft.storage.services.fold.fold`).
 """
@@ -23,7 +23,7 @@ from weft.storage.services.steps.tasks import COPIES, WORKING_BYTES
 
 @dataclass(frozen=True, slots=True)
 class FoldedRows:
-    """What a task has folded.
+    """The result of a task.
 
     Attributes:
         file: The file; None if the events left no registers.
@@ -36,7 +36,7 @@ class FoldedRows:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask(SnapshotTask):
-    """Folds some file groups; ``slices`` are their log ranges, sorted by file group."""
+    """Folds some file groups. ``slices`` are their log ranges, sorted by file group."""
 
     @property
     def bytes(self) -> int:
@@ -61,27 +61,30 @@ class FoldTask(SnapshotTask):
             return self._write()
 
     def _write(self) -> FoldedRows:
-        schema, loaded = self.schema, mergers.load(self.schema, self.env.mergers)
+        schema, custom_mergers = self.schema, mergers.load(self.schema, self.env.mergers)
         columns = tuple(schema.slice.names)
-        wanted = frozenset((*columns, names.OP, names.SUPPLIED))
-        runs = list(self._runs(together=not loaded))
+        read_columns = frozenset((*columns, names.OP, names.SUPPLIED))
+        runs = list(self._runs(together=not custom_mergers))
         ranges = [combine_slices(run) for run in runs]
-        logs = LogReader(self.env, schema, self.files, ranges, [wanted] * len(ranges), loaded)
-        collapsed = (
-            (run, logs.collapse(combined, schema.groups, columns)) for run, combined in zip(runs, ranges, strict=True)
+        logs = LogReader(self.env, schema, self.files, ranges, [read_columns] * len(ranges), custom_mergers)
+        collapsed_runs = (
+            (run, logs.collapse(combined_slice, schema.groups, columns))
+            for run, combined_slice in zip(runs, ranges, strict=True)
         )
-        states = [([each.group for each in run], state) for run, state in collapsed if state is not None]
+        states = [
+            ([file_slice.group for file_slice in run], state) for run, state in collapsed_runs if state is not None
+        ]
         file = write_register_file(self.env, schema, names.fold_path(self.plan, self.env.ids.new()), states)
         return FoldedRows(file, frozenset(run[i] for run, state in states for i in state.slice_ordinals))
 
     def _runs(self, *, together: bool) -> Iterator[list[FileSlice]]:
-        """File groups that are merged together, as in `weft.storage.services.compaction.merge_steps`."""
+        """Divide file groups into runs that are merged together, as a compaction does (`merge_steps`)."""
         limit = self.env.tuning.merge_together_bytes
         alone = limit + 1
-        sizes = [fold_bytes(self.schema, each) if together and not each.shared else alone for each in self.slices]
+        sizes = [fold_bytes(self.schema, part) if together and not part.shared else alone for part in self.slices]
         return cut_by_size(self.slices, sizes, limit)
 
 
 def fold_bytes(schema: TableSchema, ranges: FileSlice) -> int:
-    """Estimate of the memory for the rows of one file group that are folded."""
+    """Estimate of the memory for the folded rows of one file group."""
     return log_memory_bytes(schema, ranges.log_bytes, int(ranges.rows.sum()))

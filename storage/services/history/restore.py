@@ -1,8 +1,8 @@
 """Restore a table to a snapshot, undo one stream, fence or close a lane: services that stop the writers of some lanes.
 
 Restore and undo delete nothing: they record which entries are rolled back and which slices are the newest ones again,
-and everything else follows from that (S18 RolledBackNeverVisible). Schema, lanes and savepoints are unchanged. Sources
-may send again what was rolled back, because a lane counts only the batches that are live.
+and everything else follows from that (PROTOCOL.md, "Fencing barriers"). Schema, lanes and savepoints are unchanged.
+Sources may send again what was rolled back, because a lane only counts batches that are not rolled back.
 """
 
 from __future__ import annotations
@@ -33,22 +33,21 @@ MAX_TRIES: Final = 20  # in each lost race another restore, undo or close was co
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult(Shown):
-    """The result of a restore or undo. It has only lanes with rolled-back entries, except in ``in_doubt``.
+    """The result of a restore or undo. All fields but ``in_doubt`` list only lanes with rolled-back entries.
 
     Attributes:
-        entry: Slot of its DONE in the table lane, from which on readers see the result.
+        entry: Slot of the DONE in the table lane. Readers see the result from this entry on.
         kept: Last entry that was kept, by lane; 0 for none.
-        rolled_back: Number of entries that this call rolled back, by lane, claims included.
+        rolled_back: Number of entries that this call rolled back, by lane, including claims.
         kept_ms: Commit time of the last entry that was kept (writer's clock), by lane; lanes without such an entry are
             left out.
         rolled_back_ms: Commit times of the first and the last entry that this call rolled back, by lane, without the
-            claim that fenced the writer; lanes with nothing but that claim are left out.
-        in_doubt: First and last of the entries that may have been kept because of a wrong clock, by lane: either only
-            the writer's clock says that they became visible before the requested time, because that was between two
-            marks; or the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a
-            savepoint.
+            claim that fenced the writer; lanes with no other entry are left out.
+        in_doubt: First and last entry that may have been kept because of a wrong clock, by lane. Either the requested
+            time was between two marks, and only the writer's clock says that the entries became visible before it; or
+            the table lane says so, and the writer's clock contradicts. Empty if the target was a cut or a savepoint.
         before: Number of entries after the last kept one that earlier restores or undos had rolled back, by lane; lanes
-            without any are left out.
+            without such entries are left out.
     """
 
     entry: int
@@ -60,13 +59,13 @@ class RestoreResult(Shown):
     before: dict[LaneName, int] = field(default_factory=dict)
 
 
-def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> RestoreResult:
+def restore(table_log: TableLog, target: TableState, target_cut: Cut, label: str) -> RestoreResult:
     """Restore the table to a snapshot; all writers are fenced.
 
     Args:
         table_log: The table's log.
         target: The table state of the snapshot.
-        at: Its cut.
+        target_cut: The cut of the snapshot.
         label: The request in words, for the log.
 
     Raises:
@@ -75,8 +74,8 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
     """
 
     def build(state: TableState) -> Intent:
-        check_promised(state, at)
-        last_kept = {lane: at.lanes.get(lane, 0) for lane in state.lanes}
+        check_promised(state, target_cut)
+        last_kept = {lane: target_cut.lanes.get(lane, 0) for lane in state.lanes}
         return _intent(table_log, state, state.lanes.values(), target, last_kept, target.rolled_back, label)
 
     return _restore(table_log, build)
@@ -84,7 +83,7 @@ def restore(table_log: TableLog, target: TableState, at: Cut, label: str) -> Res
 
 @dataclass(frozen=True, slots=True)
 class _UndoPoint:
-    """The last entry of each lane that an undo keeps, and the last one that it keeps whatever clocks say."""
+    """Last entry of each lane that an undo keeps, and last entry that it keeps even if clocks were wrong."""
 
     last_kept: cut.Seqs
     certain: cut.Seqs
@@ -94,9 +93,9 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
     """Roll back what one stream has committed, see `weft.Table.undo`."""
     table_log.refresh().schema.stream(stream)
     if isinstance(since, str):
-        when, find_point = since, _at_cut(table_log, since)
+        point_text, find_point = since, _undo_point_of_cut(table_log, since)
     else:
-        when, find_point = since.isoformat(), _at_time(table_log, milliseconds(since) - 1)
+        point_text, find_point = since.isoformat(), _undo_point_of_time(table_log, milliseconds(since) - 1)
     point = _UndoPoint({}, {})
 
     def build(state: TableState) -> Intent:
@@ -105,7 +104,7 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
         if not lanes:
             raise NotFound(
                 f"there is nothing of stream {stream!r} to undo: it has no lane",
-                hint="it has not written, or its closed lanes were retired by a clean: see: weft show URI log",
+                hint="see weft show URI log: the stream has not written, or a clean has retired its closed lanes",
             )
         point = find_point([lane.name for lane in lanes])
         target = snapshot_cut.newest_within(table_log, state, point.last_kept)
@@ -114,32 +113,32 @@ def undo(table_log: TableLog, stream: str, since: dt.datetime | str) -> RestoreR
                 f"commits of {stream!r} since {since} are in the slices, and the slices before those have expired",
                 hint="send corrections as new events, or restore a savepoint",
             )
-        label = f"undo of {stream} since {when}"
+        label = f"undo of {stream} since {point_text}"
         return _intent(table_log, state, lanes, target, point.last_kept, state.rolled_back, label)
 
     result = _restore(table_log, build)
     # Includes closed lanes without rolled-back entries, which the result leaves out.
     certain = {lane: point.certain.get(lane, 0) for lane in point.last_kept}
-    doubt = {lane: (certain[lane] + 1, kept) for lane, kept in point.last_kept.items() if certain[lane] < kept}
+    doubt = {lane: (certain[lane] + 1, last) for lane, last in point.last_kept.items() if certain[lane] < last}
     return replace(result, in_doubt=doubt)
 
 
-def _at_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    at = snapshot_cut.exact_cut(table_log, named_cut(table_log, since))[1]
+def _undo_point_of_cut(table_log: TableLog, since: str) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+    kept_cut = snapshot_cut.exact_cut(table_log, named_cut(table_log, since))[1]
 
     def find(lanes: Sequence[LaneName]) -> _UndoPoint:
         state = table_log.refresh()
-        if at.table < state.complete_from:
-            # It may have expired meanwhile. Then lanes with later commits may have been retired.
-            check_promised(state, at)
-        last_kept = {lane: at.lanes.get(lane, 0) for lane in lanes}
+        if kept_cut.table < state.complete_from:
+            # The cut may have expired meanwhile, and lanes with later commits may have been retired since.
+            check_promised(state, kept_cut)
+        last_kept = {lane: kept_cut.lanes.get(lane, 0) for lane in lanes}
         return _UndoPoint(last_kept, last_kept)
 
     return find
 
 
-def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
-    """``limit_ms``: the last millisecond that is kept."""
+def _undo_point_of_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]], _UndoPoint]:
+    """Find the undo point of a time. ``limit_ms``: the last millisecond that the undo keeps."""
     moment = find_moment(table_log, limit_ms)
     if moment is not None and not moment.settled:
         publish_mark(table_log)  # so that the same request gives the same result later
@@ -154,10 +153,9 @@ def _at_time(table_log: TableLog, limit_ms: int) -> Callable[[Sequence[LaneName]
         if moment is None:  # a time before the table existed
             return _UndoPoint(dict.fromkeys(lanes, 0), {})
         last_kept = {lane: moment.at.lanes.get(lane, 0) for lane in lanes}
-        # Entries are kept for certain only up to here: later ones have a commit time after the limit, by their writer's
-        # clock.
-        agreed = lane_ends.last_while(table_log, last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
-        return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed))
+        # Only entries up to here are certain: by their writer's clock, later ones were committed after the limit.
+        agreed_ends = lane_ends.last_while(table_log, last_kept, lambda entry: entry.committed_at_ms <= limit_ms)
+        return _UndoPoint(last_kept, cut.lowest(moment.seen, agreed_ends))
 
     return find
 
@@ -189,7 +187,7 @@ def close_lane(table_log: TableLog, name: LaneName) -> int:
 
 
 def close_lanes(table_log: TableLog, names: Collection[LaneName]) -> None:
-    """Close those of some lanes that are open; see `close_lane`."""
+    """Close the lanes among ``names`` that are open; see `close_lane`."""
     _close(
         table_log,
         lambda state: [name for name in names if name in state.lanes and state.lanes[name].closed is None],
@@ -206,8 +204,8 @@ def _close(table_log: TableLog, choose: Callable[[TableState], Sequence[LaneName
     intent = _publish_intent(table_log, build)
     complete_fencing_barrier(table_log)
     # Another process may have completed it.
-    later = read_table_lane(table_log.commit_log, intent.seq)
-    return next(entry.heads for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
+    later_entries = read_table_lane(table_log.commit_log, intent.seq)
+    return next(entry.heads for entry in later_entries if isinstance(entry, Done) and entry.intent == intent.seq)
 
 
 def check_open(table_log: TableLog, state: TableState, name: LaneName) -> None:
@@ -233,16 +231,16 @@ def _intent(
     rolled_back: cut.SpansByLane,
     label: str,
 ) -> Intent:
-    """The INTENT that restores the slices of ``target``, and keeps the entries of lanes up to ``last_kept``."""
+    """Build the INTENT that restores the slices of ``target`` and keeps the entries of lanes up to ``last_kept``."""
     spans: dict[LaneName, list[Span]] = {}
     open_lanes = []
     for lane in lanes:
-        name, kept = lane.name, last_kept[lane.name]
-        spans[name] = [(after, min(until, kept)) for after, until in rolled_back.get(name, ()) if after < kept]
+        name, last = lane.name, last_kept[lane.name]
+        spans[name] = [(after, min(until, last)) for after, until in rolled_back.get(name, ()) if after < last]
         if lane.closed is None:
             open_lanes.append(name)
-        elif lane.closed > kept:
-            spans[name].append((kept, lane.closed))  # no writer can claim a closed lane: no claim is needed
+        elif lane.closed > last:
+            spans[name].append((last, lane.closed))  # needs no claim, because no writer can claim a closed lane
     return Intent(
         **table_log.header(state),
         lanes={name: table_log.commit_log.head(name, last_kept[name]) for name in open_lanes},
@@ -262,36 +260,41 @@ def _restore(table_log: TableLog, build: Callable[[TableState], Intent]) -> Rest
     assert intent.restore is not None, "a restore was begun"
     complete_fencing_barrier(table_log)
     # Another process may have completed the restore, and later entries may exist.
-    later = read_table_lane(table_log.commit_log, intent.seq)
-    done = next(entry for entry in later if isinstance(entry, Done) and entry.intent == intent.seq)
-    kept = dict(intent.restore.last_kept)
-    ends = dict(done.heads)
-    # A closed lane gets no claim: its last span is what this restore rolled back, unless it was rolled back before.
-    before = table_log.at(intent.seq - 1)
+    later_entries = read_table_lane(table_log.commit_log, intent.seq)
+    done_entry = next(entry for entry in later_entries if isinstance(entry, Done) and entry.intent == intent.seq)
+    last_kept = dict(intent.restore.last_kept)
+    ends = dict(done_entry.heads)
+    # A closed lane gets no claim. Its last span is what this restore rolled back, unless that was rolled back before.
+    state_before = table_log.at(intent.seq - 1)
     for lane, spans in intent.restore.rolled_back.items():
-        if lane in kept or not spans or tuple(spans) == before.rolled_back.get(lane, ()):
+        if lane in last_kept or not spans or tuple(spans) == state_before.rolled_back.get(lane, ()):
             continue
-        if spans[-1][1] == before.lanes[lane].closed:
-            kept[lane], ends[lane] = spans[-1]
-    old = {lane: _within(before.rolled_back.get(lane, ()), kept[lane], end) for lane, end in ends.items()}
-    new = {lane: subtract_spans([(kept[lane], end - (lane in done.heads))], old[lane]) for lane, end in ends.items()}
+        if spans[-1][1] == state_before.lanes[lane].closed:
+            last_kept[lane], ends[lane] = spans[-1]
+    earlier_spans = {
+        lane: _within(state_before.rolled_back.get(lane, ()), last_kept[lane], end) for lane, end in ends.items()
+    }
+    new_spans = {
+        lane: subtract_spans([(last_kept[lane], end - (lane in done_entry.heads))], earlier_spans[lane])
+        for lane, end in ends.items()
+    }
     return RestoreResult(
-        entry=done.seq,
-        kept=kept,
-        rolled_back={lane: end - kept[lane] - _length(old[lane]) for lane, end in ends.items()},
-        kept_ms={lane: _committed_ms(table_log, lane, seq) for lane, seq in kept.items() if seq},
+        entry=done_entry.seq,
+        kept=last_kept,
+        rolled_back={lane: end - last_kept[lane] - _length(earlier_spans[lane]) for lane, end in ends.items()},
+        kept_ms={lane: _committed_ms(table_log, lane, seq) for lane, seq in last_kept.items() if seq},
         rolled_back_ms={
             lane: (_committed_ms(table_log, lane, spans[0][0] + 1), _committed_ms(table_log, lane, spans[-1][1]))
-            for lane, spans in new.items()
+            for lane, spans in new_spans.items()
             if spans
         },
         in_doubt={},
-        before={lane: _length(spans) for lane, spans in old.items() if spans},
+        before={lane: _length(spans) for lane, spans in earlier_spans.items() if spans},
     )
 
 
 def _within(spans: Iterable[Span], after: int, until: int) -> list[Span]:
-    """The parts of spans that are in another one, ascending."""
+    """The parts of spans inside the span (after, until), ascending."""
     parts = sorted((max(first, after), min(last, until)) for first, last in spans)
     return [(first, last) for first, last in parts if first < last]
 
@@ -307,16 +310,16 @@ def _committed_ms(table_log: TableLog, lane: LaneName, seq: int) -> int:
 
 
 def _publish_intent(table_log: TableLog, build: Callable[[TableState], Intent]) -> Intent:
-    """Publish an INTENT. At most one may be open, so open ones are completed first."""
+    """Publish an INTENT. Only one may be open at a time, so an open one is completed first."""
 
     def build_alone(state: TableState) -> Intent | None:
         return None if state.intent is not None else build(state)
 
     for _ in range(MAX_TRIES):
         complete_fencing_barrier(table_log)
-        published = table_log.publish(build_alone)
-        if published is not None:
-            return published
+        intent = table_log.publish(build_alone)
+        if intent is not None:
+            return intent
     raise Conflict(
         f"{MAX_TRIES} other restores, undos or closes of this table were faster",
         hint="find out who else restores this table",

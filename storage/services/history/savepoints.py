@@ -1,8 +1,8 @@
 """Savepoints: named snapshots whose files are kept until the savepoint is released.
 
-A savepoint of a table with references has the cut of each referenced table, and a savepoint there that keeps its files.
-Those are made first, so that a savepoint never exists without them, and released last. What a process leaves that dies
-in between is a savepoint of a referenced table that its note explains.
+A savepoint of a table with references records the cut of each referenced table, and a savepoint there that keeps its
+files. The savepoints of referenced tables are made first and released last, so that a savepoint never exists without
+them. A process that dies in between leaves a savepoint of a referenced table, whose note explains it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from weft.storage.shown import Shown
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _TIME_WORDS: Final = frozenset({"now", "today", "yesterday", "tomorrow", "epoch", "earliest", "latest"})
-"""Words that Spark, or an option of weft, reads as a time."""
+"""Words that Spark or an option of weft reads as a time."""
 _TIME: Final = re.compile(r"\d{4,}(-?W?\d{1,2}){0,2}(T[\d.]*)?")
-"""A year, month, week, day or time, as ISO 8601 and Spark spell them without ':', which no name contains."""
+"""A year, month, week, day or time of ISO 8601 or Spark, without ':', which a name cannot contain."""
 _FOR_SAVEPOINT: Final = "for savepoint "
 PUBLISHED_AS: Final = "published as "
-"""Notes of savepoints that weft makes begin with this: for the savepoint of another table, or for a publication."""
+"""Notes of savepoints that weft itself makes begin so: for the savepoint of another table, or for a publication."""
 _KEPT_OF_NAME: Final = 80  # characters of the name of a savepoint in the name of a referenced table's savepoint
 _RANDOM: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class SavepointInfo(Shown):
-    """A savepoint: its name, the cut of its snapshot, a note, and when it was made (ms since 1970 UTC)."""
+    """A savepoint: name, cut of its snapshot, note, and time of its creation (Unix milliseconds)."""
 
     name: str
     cut: Cut
@@ -44,7 +44,7 @@ class SavepointInfo(Shown):
     made_at_ms: int
 
 
-def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -> SavepointInfo:
+def make_savepoint(table_log: TableLog, name: str, snapshot: Snapshot, note: str) -> SavepointInfo:
     """Keep a snapshot under a name.
 
     Raises:
@@ -55,35 +55,36 @@ def make_savepoint(table_log: TableLog, name: str, found: Snapshot, note: str) -
     """
     _check_name(name)
     if name in table_log.refresh().savepoints:
-        raise _taken(name)
-    placed: dict[str, tuple[TableLog, str]] = {}
+        raise _name_conflict(name)
+    created_savepoints: dict[str, tuple[TableLog, str]] = {}
     try:
-        kept: dict[str, KeptReference] = {}
-        for each in found.references:
-            log, at = each.files.table_log, each.files.at
-            if log.store.uri not in placed:
+        references: dict[str, KeptReference] = {}
+        for bound in snapshot.references:
+            other_log, cut = bound.files.table_log, bound.files.at
+            if other_log.store.uri not in created_savepoints:
                 # A random part, because another process may make a savepoint of the same name at the same time.
-                chosen = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
-                _publish(log, chosen, at, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
-                placed[log.store.uri] = (log, chosen)
-            _, chosen = placed[log.store.uri]
-            kept[each.reference.name] = KeptReference(table=at.table, lanes=dict(at.lanes), savepoint=chosen)
+                other_name = f"{name[:_KEPT_OF_NAME]}.{table_log.env.ids.new()[:_RANDOM]}"
+                _publish(other_log, other_name, cut, f"{_FOR_SAVEPOINT}{name} of {table_log.store.uri}", {})
+                created_savepoints[other_log.store.uri] = (other_log, other_name)
+            _, other_name = created_savepoints[other_log.store.uri]
+            kept_reference = KeptReference(table=cut.table, lanes=dict(cut.lanes), savepoint=other_name)
+            references[bound.reference.name] = kept_reference
     except TableError:
-        _release_all(placed)
+        _release_all(created_savepoints)
         raise
     try:
-        made = _publish(table_log, name, found.at, note, kept)
+        entry = _publish(table_log, name, snapshot.at, note, references)
     except (Conflict, SnapshotExpired):
-        _release_all(placed)
-        raise  # after any other error it may have been published, and need those of the referenced tables
-    return SavepointInfo(name, found.cut, note, made.committed_at_ms)
+        _release_all(created_savepoints)
+        raise  # after any other error the savepoint may exist, and need those of the referenced tables
+    return SavepointInfo(name, snapshot.cut, note, entry.committed_at_ms)
 
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r} is not a savepoint name",
-            hint="1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
+            hint="use 1 to 100 letters, digits, '_', '.' or '-', starting with a letter or digit",
         )
     if name.lower() in _TIME_WORDS or _TIME.fullmatch(name):
         raise InvalidInput(
@@ -92,53 +93,53 @@ def _check_name(name: str) -> None:
         )
 
 
-def _release_all(placed: Mapping[str, tuple[TableLog, str]]) -> None:
-    for log, name in placed.values():
+def _release_all(created_savepoints: Mapping[str, tuple[TableLog, str]]) -> None:
+    for log, name in created_savepoints.values():
         _release(log, name)
 
 
-def _publish(table_log: TableLog, name: str, at: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
+def _publish(table_log: TableLog, name: str, cut: Cut, note: str, references: Mapping[str, KeptReference]) -> Savepoint:
     def build(state: TableState) -> Savepoint:
         if name in state.savepoints:
-            raise _taken(name)
+            raise _name_conflict(name)
         # SAVEPOINT and CLEAN_INTENT are ordered by the table lane: a snapshot that is retained when the SAVEPOINT is
         # published stays retained.
-        check_promised(state, at)
+        check_promised(state, cut)
         return Savepoint(
             **table_log.header(state),
             name=name,
-            table=at.table,
-            lanes=dict(at.lanes),
+            table=cut.table,
+            lanes=dict(cut.lanes),
             note=note,
             references=dict(references),
         )
 
-    made = table_log.publish(build)
-    assert made is not None, "a SAVEPOINT is published or refused"
-    return made
+    entry = table_log.publish(build)
+    assert entry is not None, "a SAVEPOINT is published or refused"
+    return entry
 
 
-def _taken(name: str) -> Conflict:
+def _name_conflict(name: str) -> Conflict:
     return Conflict(f"the table already has a savepoint {name!r}", hint="choose another name, or release it")
 
 
 def release_savepoint(table_log: TableLog, name: str) -> None:
     """Release a savepoint, see `weft.Table.release_savepoint`."""
-    kept = find_savepoint(table_log.refresh(), name)
-    # The schema of the savepoint says where they are: a reference may have been dropped or replaced since.
-    known = table_log.at(kept.at.table).schema.reference_by_name if kept.references else {}
+    savepoint = find_savepoint(table_log.refresh(), name)
+    # Take locations from the schema of the savepoint: a reference may have been dropped or replaced since.
+    references_by_name = table_log.at(savepoint.at.table).schema.reference_by_name if savepoint.references else {}
     _release(table_log, name)
-    for reference, of_table in kept.references.items():
-        other = table_log.env.of_table(known[reference].table)
-        with contextlib.suppress(NotFound):  # released already: references to one table share it
-            _release(TableLog.of(other), of_table.savepoint)
+    for reference, kept_reference in savepoint.references.items():
+        other_env = table_log.env.of_table(references_by_name[reference].table)
+        with contextlib.suppress(NotFound):  # already released: references to one table share it
+            _release(TableLog.of(other_env), kept_reference.savepoint)
 
 
-def find_dependent(kept: LiveSavepoint) -> str | None:
-    """What cannot be read any more once a savepoint is released; None if weft made it for nothing else."""
-    if kept.note.startswith(_FOR_SAVEPOINT):
-        return kept.note.removeprefix("for ")
-    return f"the table {kept.note}" if kept.note.startswith(PUBLISHED_AS) else None
+def find_dependent(savepoint: LiveSavepoint) -> str | None:
+    """What needs a savepoint: a savepoint of another table, or a published table; None for a user's savepoint."""
+    if savepoint.note.startswith(_FOR_SAVEPOINT):
+        return savepoint.note.removeprefix("for ")
+    return f"the table {savepoint.note}" if savepoint.note.startswith(PUBLISHED_AS) else None
 
 
 def _release(table_log: TableLog, name: str) -> None:
@@ -152,6 +153,6 @@ def _release(table_log: TableLog, name: str) -> None:
 def list_savepoints(state: TableState) -> list[SavepointInfo]:
     """All savepoints, oldest first."""
     return [
-        SavepointInfo(name, joined_cut(kept.at, kept.references), kept.note, kept.committed_at_ms)
-        for name, kept in state.savepoints.items()
+        SavepointInfo(name, joined_cut(savepoint.at, savepoint.references), savepoint.note, savepoint.committed_at_ms)
+        for name, savepoint in state.savepoints.items()
     ]

@@ -1,4 +1,4 @@
-"""The files that a snapshot reads, of a file group or of all, and since when the oldest commit of a group waits."""
+"""The files that a snapshot reads, and the time since which each file group waits for compaction."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class StoredFile:
 
     Attributes:
         path: Relative to the location of the table.
-        kind: What it is; a fold is a log file of merged registers.
-        rows: Its rows, those of the file group alone if it is of one; of a log file events.
-        file_rows: All its rows. Other file groups may share the file.
-        bytes: Its size.
+        kind: Kind of the file; a fold is a log file of merged registers.
+        rows: Number of rows (of events in a log file) that the file group reads, or the snapshot.
+        file_rows: Number of all rows in the file. Other file groups may share it.
+        bytes: Size of the file.
         lane: Lane of the commit; empty for a base, shadow, overlay or fold file.
         seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
-        blocks: (block, first row in the block, rows) of each range that the file group reads of a log file; empty for
-            any other file, and for a file of the whole snapshot.
-        file_groups: Number of file groups of the snapshot that read it; 1 if it is of a file group.
+        blocks: (block, first row in the block, rows) of each range of a log file that the file group reads; empty for
+            other files, and for files of a whole snapshot.
+        file_groups: Number of file groups of the snapshot that read the file; 1 in the files of one file group.
     """
 
     path: str
@@ -53,11 +53,11 @@ def stored_files(snapshot: Snapshot) -> list[StoredFile]:
     Raises:
         SnapshotExpired: The snapshot has expired.
     """
-    stored: dict[str, StoredFile] = {}
+    files_by_path: dict[str, StoredFile] = {}
     for file in (file for file_slice in snapshot.slices for file in _files_of(snapshot, file_slice)):
-        groups = stored[file.path].file_groups + 1 if file.path in stored else 1
-        stored[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
-    return [stored[path] for path in sorted(stored)]
+        groups = files_by_path[file.path].file_groups + 1 if file.path in files_by_path else 1
+        files_by_path[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
+    return [files_by_path[path] for path in sorted(files_by_path)]
 
 
 def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
@@ -74,30 +74,30 @@ def group_files(snapshot: Snapshot, file_group: str) -> list[StoredFile]:
     file_slice = next((file_slice for file_slice in snapshot.slices if str(file_slice.group) == file_group), None)
     if file_slice is None:
         raise NotFound(
-            f"the table has no file group {file_group!r} with rows", hint="weft show URI files lists all of them"
+            f"the table has no file group {file_group!r} with rows", hint="list them with: weft show URI files"
         )
     return list(_files_of(snapshot, file_slice))
 
 
 def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]:
-    if (made := file_slice.slice) is not None:
+    if (slice_file := file_slice.slice) is not None:
         files: list[tuple[_Kind, FileRef | None, int]] = [
-            ("base", made.base, made.base_rows),
-            ("shadow", made.shadow, made.shadow_rows),
-            *(("overlay", overlay.file, overlay.file.rows) for overlay in made.overlays),
+            ("base", slice_file.base, slice_file.base_rows),
+            ("shadow", slice_file.shadow, slice_file.shadow_rows),
+            *(("overlay", overlay.file, overlay.file.rows) for overlay in slice_file.overlays),
         ]
         yield from (StoredFile(file.path, kind, rows, file.rows, file.size) for kind, file, rows in files if file)
     for number in np.unique(file_slice.file).tolist():
-        live, chosen = snapshot.files[number], file_slice.file == number
-        log = live.file.file
-        kind: _Kind = "fold" if live.is_fold else "log"
-        block, start, rows = file_slice.block[chosen], file_slice.start[chosen], file_slice.rows[chosen]
+        log_file, is_in_file = snapshot.files[number], file_slice.file == number
+        log = log_file.file.file
+        kind: _Kind = "fold" if log_file.is_fold else "log"
+        block, start, rows = file_slice.block[is_in_file], file_slice.start[is_in_file], file_slice.rows[is_in_file]
         blocks = tuple(zip(block.tolist(), start.tolist(), rows.tolist(), strict=True))
-        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, live.lane, live.seq, blocks)
+        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, log_file.lane, log_file.seq, blocks)
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:
-    """When the oldest commit or fold that waits in each file group was made, Unix milliseconds.
+    """Time of the oldest commit or fold that waits in each file group, in Unix milliseconds.
 
     File groups without logs are left out.
 
@@ -106,7 +106,8 @@ def waiting_since(snapshot: Snapshot) -> dict[str, int]:
         StoreUnavailable: The store does not answer.
     """
     log = snapshot.table_log.commit_log
-    made = {(file.lane, file.seq): log.entry(file.lane, file.seq) for file in snapshot.files}
-    entries = (made[file.lane, file.seq] for file in snapshot.files)
+    entry_of_commit = {(file.lane, file.seq): log.entry(file.lane, file.seq) for file in snapshot.files}
+    entries = (entry_of_commit[file.lane, file.seq] for file in snapshot.files)
     times = np.array([_LAST if entry is None else entry.committed_at_ms for entry in entries], np.int64)
-    return {str(each.group): int(times[each.file].min()) for each in snapshot.slices if len(each.file)}
+    waiting = (file_slice for file_slice in snapshot.slices if len(file_slice.file))
+    return {str(file_slice.group): int(times[file_slice.file].min()) for file_slice in waiting}

@@ -1,4 +1,4 @@
-"""Inspects a table for operators: an overview, the newest log entries, files per file group, and lanes.
+"""Inspects a table for operators: an overview, the newest log entries, files of file groups, and lanes.
 
 Results are frozen values made from log entries and sizes; no data file is opened. The cost does not depend on the
 length of the history: only the newest entries of a lane are read, and its claim is found by bisection.
@@ -58,14 +58,14 @@ class Overview:
     Attributes:
         cut: The newest snapshot, as text.
         rows_in_base: Visible rows in base files.
-        events_in_logs: Events that are not compacted yet; if there are none, ``rows_in_base`` is the row count.
-        unsplit_groups: File groups that are to be split or merged, because the number of buckets was changed.
+        events_in_logs: Events that are not compacted yet. If there are none, ``rows_in_base`` is the row count.
+        unsplit_groups: File groups that wait to be split or merged, because the number of buckets was changed.
         commits_waiting: Commits with events that are not compacted yet.
         compactions_open: Compactions and folds that have begun and neither ended nor been aborted.
         oldest_retained: Snapshots of shorter prefixes of the table lane have expired, unless they are savepoints.
-        keepers: Holders that keep files of older snapshots. A dry run of clean shows how much garbage there is.
+        keepers: Savepoints, plans and pins that keep files of older snapshots. A dry run of clean shows the garbage.
         streams: Watermarks of streams and groups.
-        references: The references, with what is wrong with them.
+        references: The references, with their problems.
     """
 
     uri: str
@@ -94,15 +94,15 @@ class TimelineEntry:
 
     Attributes:
         lane: "" for the table lane.
-        rows: Events of a DATA entry, rows of the slices of a BASE entry, or rows of the files of a FOLD entry; None for
-            others.
+        rows: Events of a DATA entry, rows in the slices of a BASE entry, or rows in the files of a FOLD entry; None for
+            other entries.
         files: Number of files that it made visible.
-        bytes: Their size.
+        bytes: Size of these files.
         detail: A description.
-        plan: Id of the compaction or fold that it begins, or of which it publishes or ends something; "" for others.
+        plan: Id of the compaction or fold that the entry begins, continues or ends; "" for other entries.
         ignored: Input rows of a DATA entry that changed nothing: upserts without an ordering value, ignored deletes.
-        intent: Number of the INTENT entry that a DONE entry completes; 0 for others.
-        closes: Whether it is an INTENT entry that closes lanes; else it sets the table, or a stream, back.
+        intent: Slot of the INTENT entry that a DONE entry completes; 0 for other entries.
+        closes: True for an INTENT entry that closes lanes, False for one that restores the table or undoes a stream.
     """
 
     committed_at_ms: int
@@ -138,24 +138,24 @@ class FileReport:
 class LaneReport:
     """One lane. Commits that were rolled back are not counted. Times are Unix milliseconds.
 
-    A lane without a claim, or without a commit, has the defaults of the fields about it.
+    Fields about a claim or a commit have their defaults if the lane has none.
 
     Attributes:
         epoch: Number of the newest claim.
         owner: Process that made the newest claim.
-        query_id: Query of the last commit; "" if it is no batch of a query.
-        batch: Batch number of the last commit; None if it is no batch of a query.
+        query_id: Query of the last commit; "" if it is not a batch of a query.
+        batch: Batch number of the last commit; None if it is not a batch of a query.
         rows: Events of the commits that were read.
         rows_complete: Whether ``rows`` counts all commits of the lane.
         source: Offsets of the source that the last commit recorded.
         closed: Whether the lane is closed.
-        finished: Whether its last writer has said that it writes nothing more; the next one goes on in the lane.
-        for_batch: Whether its newest claim is that of a batch, which uses the lane after other batches.
-        writer: ``live``: there was a recent heartbeat. ``silent``: there was none, and the writer did not end normally:
-            it died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never
-            had a writer. This is only a hint: only fencing ensures that a writer has stopped.
-        heartbeat_at_ms: Last heartbeat of the present writer; None if there is none.
-        watermarks: Watermark by group (JSON form); None if there is none.
+        finished: Whether its last writer has finished the lane, so that another writer may continue it.
+        for_batch: Whether its newest claim is of a batch. Batches use a lane one after another.
+        writer: ``live``: a recent heartbeat. ``silent``: no recent heartbeat, and the writer did not end normally: it
+            died or is paused. ``closed``: the last writer ended normally, or was fenced. ``never``: the lane never had
+            a writer. This is a hint: only fencing ensures that a writer has stopped.
+        heartbeat_at_ms: Last heartbeat of the present writer; None without a heartbeat.
+        watermarks: Watermark by group (JSON form); None without a watermark.
         late: Events so far that were below the watermark.
     """
 
@@ -184,7 +184,7 @@ class LaneReport:
 
 
 class Inspection:
-    """Inspects the state of a table at the time when this object was created.
+    """Inspects the state that a table had when this object was created.
 
     Raises:
         NotFound: There is no table.
@@ -199,10 +199,10 @@ class Inspection:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Inspection:
-        """Inspect a given snapshot. What is not in the log, such as heartbeats, is that of now."""
-        made = cls.__new__(cls)
-        made._inspect(snapshot)  # noqa: SLF001 - of this class
-        return made
+        """Inspect a snapshot. What is not in the log, such as heartbeats, is current."""
+        inspection = cls.__new__(cls)
+        inspection._inspect(snapshot)  # noqa: SLF001 - of this class
+        return inspection
 
     def _inspect(self, snapshot: Snapshot) -> None:
         self._table_log, self._state = snapshot.table_log, snapshot.state
@@ -225,11 +225,11 @@ class Inspection:
             schema=self._state.schema,
             cut=str(self._joined_cut()),
             file_groups=len(slices),
-            rows_in_base=sum(s.slice.base_rows for s in slices if s.slice),
+            rows_in_base=sum(file_slice.slice.base_rows for file_slice in slices if file_slice.slice),
             events_in_logs=log_rows(slices),
             unsplit_groups=len(other_bits(slices, self._state.schema.bucket_bits)),
-            base_bytes=sum(s.base_bytes for s in slices),
-            log_bytes=sum(s.log_bytes for s in slices),
+            base_bytes=sum(file_slice.base_bytes for file_slice in slices),
+            log_bytes=sum(file_slice.log_bytes for file_slice in slices),
             commits=sum(self._lanes.values()),
             commits_waiting=len({(file.lane, file.seq) for file in files}),
             compactions_open=len(self._state.plans),
@@ -240,53 +240,53 @@ class Inspection:
         )
 
     def _joined_cut(self) -> Cut:
-        """The newest cut, which names those of the referenced tables, so that it can be read with their columns."""
+        """The newest cut with the cuts of referenced tables, so that it can be read with their columns."""
         if not self._state.schema.references:
             return self._snapshot.cut
         return ReferencedTables(self._table_log).snapshot(None).cut
 
     def streams(self) -> list[StreamReport]:
         """Watermarks of each stream and group, in the order of the schema."""
-        now = self._table_log.clock.now_ms()
-        return [stream_report(mark, now) for groups in self._watermarks.values() for mark in groups.values()]
+        now_ms = self._table_log.clock.now_ms()
+        return [stream_report(mark, now_ms) for groups in self._watermarks.values() for mark in groups.values()]
 
     def timeline(self, limit: int | None = None) -> list[TimelineEntry]:
         """The newest entries of all lanes, newest first; all entries without a limit."""
         if limit is None:
             limit = self._state.head + sum(self._lanes.values())
-        found = self._newest(TABLE_LANE, self._state.head, limit)
+        entries = self._newest(TABLE_LANE, self._state.head, limit)
         for lane, head in self._lanes.items():
-            found.extend(self._newest(lane, head, limit))
-        found.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
+            entries.extend(self._newest(lane, head, limit))
+        entries.sort(key=lambda entry: (entry.committed_at_ms, entry.stamp), reverse=True)
         return [
             _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
-            for entry in found[:limit]
+            for entry in entries[:limit]
         ]
 
     def heads(self) -> dict[LaneName, int]:
         """The last entry of each lane in the snapshot, "" for the table lane."""
         return {TABLE_LANE: self._state.head, **self._lanes}
 
-    def entries(self, wanted: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
-        """The entries after + 1, ..., until of lanes, in order, read side by side. They are not kept in memory.
+    def entries(self, spans: Mapping[LaneName, tuple[int, int]]) -> dict[LaneName, list[TimelineEntry]]:
+        """Entries after + 1, ..., until of several lanes, in order. Lanes are read concurrently, without a cache.
 
         Args:
-            wanted: (after, until) by lane.
+            spans: (after, until) by lane.
 
         Raises:
-            CorruptData: One of them is missing or damaged.
+            CorruptData: An entry is missing or damaged.
         """
-        found = self._table_log.commit_log.uncached().read_tails(dict(wanted))
+        tails = self._table_log.commit_log.uncached().read_tails(dict(spans))
         return {
             lane: [
                 _describe(entry, rolled_back=isinstance(entry, Data) and self._is_rolled_back(entry))
                 for entry in entries
             ]
-            for lane, entries in found.items()
+            for lane, entries in tails.items()
         }
 
     def plan_of(self, path: str) -> TimelineEntry | None:
-        """The entry that began the compaction or fold that wrote a file; None for a file of a commit.
+        """The PLAN of the compaction or fold that wrote a file; None for a file of a commit.
 
         Args:
             path: Path of the file, relative to the table.
@@ -305,18 +305,18 @@ class Inspection:
         """Every file group, in order."""
         files = self._snapshot.files
         reports = []
-        for s in self._snapshot.slices:
-            numbers = set(s.file.tolist())
+        for file_slice in self._snapshot.slices:
+            numbers = set(file_slice.file.tolist())
             reports.append(
                 FileReport(
-                    file_group=str(s.group),
-                    base_rows=s.slice.base_rows if s.slice else 0,
-                    base_bytes=s.slice.base_bytes if s.slice else 0,
-                    shadow_rows=s.slice.shadow_rows if s.slice else 0,
-                    shadow_bytes=s.slice.shadow_bytes if s.slice else 0,
+                    file_group=str(file_slice.group),
+                    base_rows=file_slice.slice.base_rows if file_slice.slice else 0,
+                    base_bytes=file_slice.slice.base_bytes if file_slice.slice else 0,
+                    shadow_rows=file_slice.slice.shadow_rows if file_slice.slice else 0,
+                    shadow_bytes=file_slice.slice.shadow_bytes if file_slice.slice else 0,
                     log_files=len(numbers),
-                    log_rows=int(s.rows.sum()),
-                    log_bytes=s.log_bytes,
+                    log_rows=int(file_slice.rows.sum()),
+                    log_bytes=file_slice.log_bytes,
                     commits=len({(files[i].lane, files[i].seq) for i in numbers}),
                 )
             )
@@ -324,19 +324,20 @@ class Inspection:
 
     def lanes(self) -> list[LaneReport]:
         """Every lane, in the order in which they were added."""
-        waiting: dict[LaneName, int] = {}
+        rows_waiting: dict[LaneName, int] = {}
         for file in self._snapshot.files:
-            waiting[file.lane] = waiting.get(file.lane, 0) + file.file.file.rows
-        beats = newest_heartbeats(self._table_log.store)
-        return [self._lane(lane, waiting.get(lane, 0), beats.get(lane)) for lane in self._state.lanes]
+            rows_waiting[file.lane] = rows_waiting.get(file.lane, 0) + file.file.file.rows
+        heartbeats = newest_heartbeats(self._table_log.store)
+        return [self._lane(lane, rows_waiting.get(lane, 0), heartbeats.get(lane)) for lane in self._state.lanes]
 
-    def _lane(self, lane: LaneName, waiting: int, beat: Heartbeat | None) -> LaneReport:
+    def _lane(self, lane: LaneName, rows_waiting: int, heartbeat: Heartbeat | None) -> LaneReport:
         head = self._lanes.get(lane, 0)
         newest = self._newest(lane, head, self._table_log.env.tuning.inspected_entries)
         data = [entry for entry in newest if isinstance(entry, Data) and not self._is_rolled_back(entry)]
         claim = newest_claim(self._table_log.commit_log, lane, head)
         # A heartbeat of an older claim was left by a writer that was fenced or died.
-        present = beat if beat is not None and claim is not None and beat.epoch >= claim.epoch else None
+        is_present = heartbeat is not None and claim is not None and heartbeat.epoch >= claim.epoch
+        present_heartbeat = heartbeat if is_present else None
         stream = self._state.lanes[lane].stream
         promises = {name: mark.lanes[lane] for name, mark in self._watermarks[stream].items()}
         report = LaneReport(
@@ -345,12 +346,12 @@ class Inspection:
             head=head,
             rows=sum(entry.rows for entry in data),
             rows_complete=head <= self._table_log.env.tuning.inspected_entries,
-            rows_waiting=waiting,
+            rows_waiting=rows_waiting,
             closed=self._state.lanes[lane].closed is not None,
             finished=bool(newest) and is_finished(newest[-1], self._state.rolled_back),
             for_batch=claim is not None and claim.for_batch,
-            writer=self._writer(claim, present),
-            heartbeat_at_ms=present.at_ms if present else None,
+            writer=self._writer(claim, present_heartbeat),
+            heartbeat_at_ms=present_heartbeat.at_ms if present_heartbeat else None,
             watermarks={group: encode_scalar(mark.value) for group, mark in promises.items()},
             late=sum(mark.late for mark in promises.values()),
         )
@@ -367,12 +368,12 @@ class Inspection:
         """Whether a restore or an undo has rolled a commit back."""
         return in_spans(self._state.rolled_back.get(entry.lane, ()), entry.seq)
 
-    def _writer(self, claim: Claim | None, beat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
+    def _writer(self, claim: Claim | None, heartbeat: Heartbeat | None) -> Literal["live", "silent", "closed", "never"]:
         if claim is None:
             return "never"
-        if beat is None:
+        if heartbeat is None:
             return "closed"
-        return "live" if self._table_log.clock.now_ms() - beat.at_ms <= SILENT_AFTER_MS else "silent"
+        return "live" if self._table_log.clock.now_ms() - heartbeat.at_ms <= SILENT_AFTER_MS else "silent"
 
     def _newest(self, lane: LaneName, head: int, limit: int) -> list[Entry]:
         """The last entries of a lane, in ascending order."""
@@ -380,7 +381,7 @@ class Inspection:
 
 
 def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
-    files, rows = _made_visible(entry)
+    files, rows = _published_files(entry)
     return TimelineEntry(
         committed_at_ms=entry.committed_at_ms,
         lane=entry.lane,
@@ -397,12 +398,12 @@ def _describe(entry: Entry, *, rolled_back: bool) -> TimelineEntry:
     )
 
 
-def _made_visible(entry: Entry) -> tuple[list[FileRef], int | None]:
-    """The files that an entry makes visible, each once, and the number of rows; None for kinds that have no files."""
+def _published_files(entry: Entry) -> tuple[list[FileRef], int | None]:
+    """Distinct files that an entry makes visible, and their number of rows; None for kinds without files."""
     match entry:
         case Base():
-            shared = {file.path: file for made in entry.slices for file in made.objects}
-            return list(shared.values()), sum(made.base_rows for made in entry.slices)
+            files_by_path = {file.path: file for slice_file in entry.slices for file in slice_file.objects}
+            return list(files_by_path.values()), sum(slice_file.base_rows for slice_file in entry.slices)
         case Fold() | Data():
             files = [file.file for file in entry.files]
             return files, sum(file.rows for file in files)
@@ -417,7 +418,7 @@ _DETAIL: Final[Mapping[str, str]] = {
     "RELEASE": "savepoint {name} is released",
     "DONE": "completes entry {intent}",
 }
-"""Descriptions of entries by kind, with the names of their members. `_detail` has the other kinds."""
+"""Descriptions of entries by kind, as formats of their fields. `_detail` describes the other kinds."""
 
 
 def _detail(entry: Entry) -> str:
@@ -440,20 +441,20 @@ def _detail(entry: Entry) -> str:
             note = f": {entry.note}" if entry.note else ""
             return f"savepoint {entry.name} keeps {Cut(entry.table, entry.lanes)}{note}"
         case Intent():
-            what = entry.restore.label if entry.restore is not None else "closing"
-            return f"{what} begins, for lanes {', '.join(entry.lanes) or 'none'}"
+            purpose = entry.restore.label if entry.restore is not None else "closing"
+            return f"{purpose} begins, for lanes {', '.join(entry.lanes) or 'none'}"
         case Mark():
             return f"mark: times before it are settled, with {counted(sum(entry.lanes.values()), 'entry')} of lanes"
         case CleanIntent():
-            reached = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
-            archived = f"; old entries may be archived up to {reached}" if reached else ""
-            return f"snapshots before entry {entry.oldest_retained} expire{archived}"
+            ends = ", ".join(f"{lane or 'the table lane'} {seq}" for lane, seq in sorted(entry.archived.items()))
+            archive_text = f"; old entries may be archived up to {ends}" if ends else ""
+            return f"snapshots before entry {entry.oldest_retained} expire{archive_text}"
         case Claim():
             barrier = f" for entry {entry.intent} of the table lane" if entry.intent else ""
-            what = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
-            return f"claim {entry.epoch} by {entry.owner}{barrier}{what}"
+            purpose = ", for a batch" if entry.for_batch else ", finishes the lane" if entry.finishes else ""
+            return f"claim {entry.epoch} by {entry.owner}{barrier}{purpose}"
         case Data():
             batch = f", batch {entry.batch}" if entry.query_id else ""
-            ignored = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""
-            return f"stream {entry.stream}{batch}{ignored}"
+            ignored_text = f", {counted(entry.rows_ignored, 'row')} ignored" if entry.rows_ignored else ""
+            return f"stream {entry.stream}{batch}{ignored_text}"
     return _DETAIL[entry.kind].format_map(entry)

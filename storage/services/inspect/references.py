@@ -1,4 +1,4 @@
-"""Inspects the references of a table for operators: what is wrong with each, and how complete their tables are."""
+"""Inspects the references of a table for operators: their problems, and the watermarks of the referenced tables."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ class ReferenceReport:
         name: Name of the reference.
         table: Location of the referenced table.
         on: The columns of the foreign key.
-        columns: The columns that it shows, with their prefix.
-        problem: What is wrong, beginning with the field; "" if its columns can be read.
-        hint: What to do about it.
-        guide: Document and section that explain it; "" for none.
-        kept_since_ms: Since when the referenced table keeps its snapshots; None if it keeps all, or is not readable.
+        columns: The columns that it adds to the table, with their prefix.
+        problem: What is wrong, beginning with the field of the configuration; "" if its columns can be read.
+        hint: What to do about the problem.
+        guide: Document and section that explain the problem; "" if there is none.
+        kept_since_ms: Time of the oldest snapshot that the referenced table keeps; None if it keeps all snapshots, or
+            cannot be read.
         streams: Watermarks of the referenced table, for the groups of these columns.
     """
 
@@ -49,25 +50,25 @@ class ReferenceReport:
 
 
 def inspect_references(env: Environment, schema: TableSchema) -> Iterator[ReferenceReport]:
-    """The references of a table, in order. No data file is opened.
+    """Inspect the references of a table, in order. No data file is opened.
 
     Args:
         env: The environment of the table, which need not exist.
-        schema: Its schema, or the one of a configuration.
+        schema: The schema of the table or of a configuration.
     """
     for reference in schema.references:
         try:
-            yield _inspected(env, schema, reference)
+            yield _inspect_reference(env, schema, reference)
         except TableError as error:
             field = f"references.{reference.name}"
             message = error.message if error.message.startswith(field) else f"{field}: {error.message}"
-            yield replace(_named(env, reference), problem=message, hint=error.hint, guide=error.guide)
+            yield replace(_new_report(env, reference), problem=message, hint=error.hint, guide=error.guide)
 
 
 def reference_reports(
     uri: str | Path, schema: TableSchema, storage_options: Mapping[str, Any] | None = None
 ) -> list[ReferenceReport]:
-    """What is wrong with the references of a schema, and how complete the referenced tables are.
+    """Inspect the references of a schema; see `ReferenceReport`.
 
     Args:
         uri: The location of the table, which need not exist.
@@ -77,21 +78,21 @@ def reference_reports(
     return list(inspect_references(open_environment(uri, storage_options), schema))
 
 
-def _inspected(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
+def _inspect_reference(env: Environment, schema: TableSchema, reference: Reference) -> ReferenceReport:
     state = referenced_state(env, reference)
-    if reference.table_id:  # a configuration has none
+    if reference.table_id:  # empty in a configuration
         check_table_id(reference, state.table_id)
     check_reference(schema, reference, state.schema)
     table_log = TableLog.of(env.of_table(reference.table))
     state, cut, _ = snapshot_cut.newest_cut(table_log)
     groups = {state.schema.group_of_column[name].name for name in reference.columns if name not in state.schema.key}
-    found = read_watermarks(table_log.commit_log, state, cut)
-    now = table_log.clock.now_ms()
-    marks = (mark for of_stream in found.values() for name, mark in of_stream.items() if name in groups)
+    watermarks = read_watermarks(table_log.commit_log, state, cut)
+    now_ms = table_log.clock.now_ms()
+    marks = (mark for stream_marks in watermarks.values() for name, mark in stream_marks.items() if name in groups)
     return replace(
-        _named(env, reference),
+        _new_report(env, reference),
         kept_since_ms=_kept_since(table_log, state),
-        streams=tuple(stream_report(mark, now) for mark in marks),
+        streams=tuple(stream_report(mark, now_ms) for mark in marks),
     )
 
 
@@ -104,9 +105,9 @@ def _kept_since(table_log: TableLog, state: TableState) -> int | None:
     return None if entry is None else entry.committed_at_ms
 
 
-def _named(env: Environment, reference: Reference) -> ReferenceReport:
+def _new_report(env: Environment, reference: Reference) -> ReferenceReport:
     try:
         location = env.of_table(reference.table).store.uri
-    except TableError:  # of an unknown kind of store
+    except TableError:  # the kind of store is unknown
         location = reference.table
     return ReferenceReport(reference.name, location, reference.on, reference.shown)

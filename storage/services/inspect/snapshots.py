@@ -1,4 +1,4 @@
-"""What can be read of a table's past."""
+"""The past states of a table that its log names: savepoints, compactions and marks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class SnapshotPoint:
 
     Attributes:
         cut: Text of its cut.
-        at_ms: Time of the entry that names it, Unix milliseconds.
-        kind: What named it: a savepoint, the beginning of a compaction or fold, or a mark; ``newest`` for the snapshot
-            itself.
-        name: Name of the savepoint; empty for others.
+        at_ms: Time of the entry that names it, in Unix milliseconds.
+        kind: Kind of this entry: a savepoint, the beginning of a compaction or fold, or a mark; ``newest`` for the
+            snapshot itself.
+        name: Name of the savepoint; empty for other kinds.
         readable: Whether cleaning retains it.
     """
 
@@ -34,13 +34,13 @@ class SnapshotPoint:
 
 
 def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
-    """The states up to a snapshot that the log names, newest first.
+    """List the states up to a snapshot that the log names, newest first.
 
     Raises:
         CorruptData: An entry is missing or damaged.
     """
     table_log, state = snapshot.table_log, snapshot.state
-    found = [SnapshotPoint(str(snapshot.cut), state.committed_at_ms, "newest", "", readable=True)]
+    points = [SnapshotPoint(str(snapshot.cut), state.committed_at_ms, "newest", "", readable=True)]
     for last in range(state.head, 0, -_PAGE):
         for entry in reversed(table_log.commit_log.read_after(TABLE_LANE, max(0, last - _PAGE), last)):
             kind: Literal["savepoint", "compaction", "mark"]
@@ -53,5 +53,5 @@ def snapshot_points(snapshot: Snapshot) -> list[SnapshotPoint]:
                 cut, kind, name = Cut(entry.seq, entry.lanes), "mark", ""
             else:
                 continue
-            found.append(SnapshotPoint(str(cut), entry.committed_at_ms, kind, name, state.keeps(cut)))
-    return found
+            points.append(SnapshotPoint(str(cut), entry.committed_at_ms, kind, name, state.keeps(cut)))
+    return points

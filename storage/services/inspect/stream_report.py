@@ -17,7 +17,7 @@ class StreamReport:
     Attributes:
         column: The first ordering column; None if its type has no watermarks.
         watermark: No later event of the stream is below this value (JSON form); None if there is no watermark.
-        lag_ms: Milliseconds by which a watermark that is a time is behind the clock; else None.
+        lag_ms: Milliseconds between the watermark and the clock; None if the watermark is not a time.
         late: Events so far that were below the watermark.
         held_by: The open lanes that hold back the watermark.
     """
@@ -32,7 +32,7 @@ class StreamReport:
 
 
 def stream_report(mark: Watermark, now_ms: int) -> StreamReport:
-    """The report of a watermark; ``now_ms`` is the time in milliseconds since 1970 UTC."""
+    """Report a watermark. ``now_ms``: the time in Unix milliseconds."""
     lag_ms = None
     if isinstance(mark.value, dt.date):
         moment = mark.value if isinstance(mark.value, dt.datetime) else dt.datetime.combine(mark.value, dt.time.min)

@@ -8,18 +8,18 @@ from weft.storage.plural import counted
 from weft.storage.services.inspect.inspect import Inspection
 
 
-def table_html(inspected: Inspection) -> str:
-    """What is in a table: sizes, columns by group, and streams."""
-    found = inspected.overview()
-    schema = found.schema
+def table_html(inspection: Inspection) -> str:
+    """Describe a table: its sizes, columns by group, and streams."""
+    overview = inspection.overview()
+    schema = overview.schema
     about = {
-        "table": found.uri,
+        "table": overview.uri,
         "comment": schema.comment,
         "key": ", ".join(schema.key),
-        "rows": f"{found.rows_in_base:,} compacted, {counted(found.events_in_logs, 'event')} in logs",
-        "stored": f"{found.base_bytes / 1e6:,.1f} MB in bases, {found.log_bytes / 1e6:,.1f} MB in logs",
-        "waiting for compaction": f"{counted(found.commits_waiting, 'commit')}",
-        "snapshot": found.cut,
+        "rows": f"{overview.rows_in_base:,} compacted, {counted(overview.events_in_logs, 'event')} in logs",
+        "stored": f"{overview.base_bytes / 1e6:,.1f} MB in bases, {overview.log_bytes / 1e6:,.1f} MB in logs",
+        "waiting for compaction": f"{counted(overview.commits_waiting, 'commit')}",
+        "snapshot": overview.cut,
     }
     columns = [
         (

@@ -21,19 +21,19 @@ def create_table(table_log: TableLog, config: TableConfig | Mapping[str, Any] | 
     """Publish the CREATE entry of a table.
 
     Args:
-        table_log: The log of a folder without a table.
+        table_log: The log of a location without a table.
         config: The configuration: an object, a mapping, or the path of a YAML file.
 
     Raises:
         InvalidInput: The configuration is wrong. Nothing was created.
         NotFound: A reference names a table or a column that does not exist.
-        Conflict: There is already a table, or a part of one.
+        Conflict: A table, or a part of one, already exists.
         StoreUnavailable: The store cannot be written, or cannot create objects exclusively.
     """
     env = table_log.env
     schema = resolve_references(env, load_config(config))
     mergers.load(schema, env.mergers)
-    exists = Conflict(f"there is already a table at {env.store.uri}", hint="Table.open opens it")
+    exists = Conflict(f"there is already a table at {env.store.uri}", hint="open it with Table.open")
     if table_log.commit_log.entry(TABLE_LANE, 1) is not None:
         raise exists
     if table_log.lacks_first():

@@ -1,7 +1,7 @@
-"""Drops a table: deletes all of its objects. Nothing brings them back.
+"""Drops a table: deletes all of its objects. This cannot be undone.
 
-The first entry of the table lane is deleted last. So a table whose drop was interrupted is still there, damaged, and
-dropping it again deletes the rest.
+The first entry of the table lane is deleted last. So after an interrupted drop a damaged table remains, and dropping it
+again deletes the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDERS: Final = ("log", "base", "shadow", "overlay", "_weft")
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The result: how many objects were deleted, and their size in bytes."""
+    """Number of objects that were deleted, and their size in bytes."""
 
     files: int
     bytes: int
@@ -42,22 +42,22 @@ def drop_table(table_log: TableLog) -> Dropped:
             f"the table at {table_log.store.uri} has savepoints: {', '.join(sorted(state.savepoints))}",
             hint="release them first; those named iceberg-... or delta-... keep the files of a published table",
         )
-    now = table_log.clock.now_ms()
-    beats = newest_heartbeats(table_log.store).values()
-    live = sorted(beat.lane for beat in beats if now - beat.at_ms <= SILENT_AFTER_MS)
-    if live:
+    now_ms = table_log.clock.now_ms()
+    heartbeats = newest_heartbeats(table_log.store).values()
+    live_lanes = sorted(heartbeat.lane for heartbeat in heartbeats if now_ms - heartbeat.at_ms <= SILENT_AFTER_MS)
+    if live_lanes:
         raise Conflict(
-            f"the table at {table_log.store.uri} has live writers, of the lanes {', '.join(live)}",
-            hint="stop them first; CALL weft.system.fence or weft fence stops one that seems dead",
+            f"the table at {table_log.store.uri} has live writers, of the lanes {', '.join(live_lanes)}",
+            hint="stop them first; fence one that seems dead: weft fence, or CALL weft.system.fence",
         )
     store = table_log.store
-    found = {Path(f"{folder}/{path}"): size for folder in _FOLDERS for path, size in store.list(Path(folder))}
-    log = [path for path in found if path.startswith((lane_folder(TABLE_LANE), archive_folder(TABLE_LANE)))]
+    sizes = {Path(f"{folder}/{path}"): size for folder in _FOLDERS for path, size in store.list(Path(folder))}
+    log = [path for path in sizes if path.startswith((lane_folder(TABLE_LANE), archive_folder(TABLE_LANE)))]
     first = [path for path in log if path in {slot_path(TABLE_LANE, 1), archive_path(TABLE_LANE, 1)}]
-    interrupted = [path for path, _ in store.leftovers() if path.split("/")[0] in _FOLDERS]
-    store.delete_many([*interrupted, *sorted(found.keys() - log)])
+    temporary_files = [path for path, _ in store.leftovers() if path.split("/")[0] in _FOLDERS]
+    store.delete_many([*temporary_files, *sorted(sizes.keys() - log)])
     store.delete_many(sorted(set(log) - set(first)))
     store.delete_many(first)
     if isinstance(store, LocalStore):
         store.remove_empty_folders((*_FOLDERS, ""))
-    return Dropped(len(found), sum(found.values()))
+    return Dropped(len(sizes), sum(sizes.values()))

@@ -13,7 +13,7 @@ MARKER: Final = Path("_namespace")
 
 
 def make_namespace(uri: str, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Create a namespace; one that exists is no error.
+    """Create a namespace, unless it exists.
 
     Raises:
         StoreUnavailable: The store does not answer, or refuses access.

@@ -15,14 +15,14 @@ from weft.storage.log.table_log import TableLog
 from weft.storage.read.references.referenced_table import check_reference
 
 
-def resolve_references(env: Environment, config: TableConfig, known: Collection[Reference] = ()) -> TableSchema:
-    """The schema of a configuration whose references were checked against the referenced tables.
+def resolve_references(env: Environment, config: TableConfig, existing: Collection[Reference] = ()) -> TableSchema:
+    """Build the schema of a configuration, and check its references against the referenced tables.
 
     Args:
         env: The environment of the table.
-        config: The configuration. A reference without a list of columns gets those of the referenced table outside of
-            its key.
-        known: References that the table has already. They are not checked: their tables may be missing.
+        config: The configuration. A reference without a list of columns gets all non-key columns of the referenced
+            table.
+        existing: References that the table already has. They are not checked, because their tables may be missing.
 
     Raises:
         InvalidInput: A reference does not fit the referenced table, or refers to the table itself.
@@ -32,37 +32,42 @@ def resolve_references(env: Environment, config: TableConfig, known: Collection[
     schema = build_schema(config)
     if not schema.references:
         return schema
-    ids = {each.name: each.table_id for each in known}
-    given = {name: config.references[name] for name in ids}
+    ids = {reference.name: reference.table_id for reference in existing}
+    resolved_configs = {name: config.references[name] for name in ids}
     for reference in schema.references:
         if reference.name in ids:
             continue
         state = referenced_state(env, reference)
-        referenced = state.schema
-        check_reference(schema, reference, referenced)
-        columns = reference.columns or tuple(name for name in referenced.column_by_name if name not in referenced.key)
-        given[reference.name] = config.references[reference.name].model_copy(update={"columns": list(columns)})
+        referenced_schema = state.schema
+        check_reference(schema, reference, referenced_schema)
+        columns = reference.columns or tuple(
+            name for name in referenced_schema.column_by_name if name not in referenced_schema.key
+        )
+        reference_config = config.references[reference.name]
+        resolved_configs[reference.name] = reference_config.model_copy(update={"columns": list(columns)})
         ids[reference.name] = state.table_id
-    resolved = build_schema(config.model_copy(update={"references": given}))  # the names of the columns may clash
-    return replace(resolved, references=tuple(replace(each, table_id=ids[each.name]) for each in resolved.references))
+    # Built again, because the names of the columns may clash.
+    resolved_schema = build_schema(config.model_copy(update={"references": resolved_configs}))
+    references = tuple(replace(reference, table_id=ids[reference.name]) for reference in resolved_schema.references)
+    return replace(resolved_schema, references=references)
 
 
 def referenced_state(env: Environment, reference: Reference) -> TableState:
-    """The newest state of a referenced table.
+    """Read the newest state of a referenced table.
 
     Raises:
         InvalidInput: It is the table itself.
-        NotFound: There is no such table.
-        StoreUnavailable: Its store does not answer.
+        NotFound: The referenced table does not exist.
+        StoreUnavailable: The store of the referenced table does not answer.
     """
     field = f"references.{reference.name}.table"
-    other = env.of_table(reference.table)
-    if other.store.uri == env.store.uri:
+    other_env = env.of_table(reference.table)
+    if other_env.store.uri == env.store.uri:
         raise InvalidInput(
             f"{field}: {reference.table} is the table itself", hint="a table cannot refer to itself: name another table"
         )
     try:
-        return TableLog.of(other).refresh()
+        return TableLog.of(other_env).refresh()
     except NotFound as error:
         raise NotFound(
             f"{field}: {error.message}",

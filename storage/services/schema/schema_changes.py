@@ -1,9 +1,9 @@
 """Publishes changes of a table's schema while writers are running.
 
-The changes of a call are one entry of the log, and all or none are made. Each edits the table's configuration, which
-is then checked as a whole, like that of a new table. They are applied to the newest schema, and again after every lost
-race, so concurrent changes are merged: the additions of two operators are both kept. Changes that the table already
-has publish nothing; a change that contradicts the table is refused. `weft.storage.alter` has the kinds of changes.
+The changes of a call are one entry of the log: all of them are made, or none. Each edits the table's configuration,
+which is then checked as a whole, like that of a new table. They are applied to the newest schema, and again after every
+lost race, so concurrent changes are merged: the additions of two operators are both kept. Changes that the table
+already has publish nothing. A change that contradicts the table is refused. `weft.storage.alter` defines the changes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from weft.storage.shown import Shown
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange(Shown):
-    """The result: ``rev``, the schema revision with the change; ``changed``, False if the table already had it."""
+    """The schema revision with the changes, and whether anything changed (False: the table already had them)."""
 
     rev: int
     changed: bool
 
 
 def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, Any]]) -> SchemaChange:
-    """Make changes of the schema, as one entry; see `weft.storage.table.Table.alter`."""
+    """Change the schema in one entry of the log, see `weft.storage.table.Table.alter`."""
     parsed = [parse_change(change) for change in changes]
 
     def build(state: TableState) -> Schema | None:
@@ -45,59 +45,64 @@ def alter_schema(table_log: TableLog, changes: Sequence[Change | Mapping[str, An
             return None
         return schema_entry(table_log, state, schema, words)
 
-    published = table_log.publish(build)
-    return SchemaChange(table_log.refresh().schema_rev if published is None else published.seq, published is not None)
+    entry = table_log.publish(build)
+    return SchemaChange(table_log.refresh().schema_rev if entry is None else entry.seq, entry is not None)
 
 
 def apply_changes(
     table_log: TableLog, schema: TableSchema, changes: Sequence[Change], slot: int
 ) -> tuple[TableSchema, str]:
-    """The schema after all changes, and what they do; an equal schema if it has them already.
+    """Apply changes to a schema; returns the new schema and a description. Equal if the schema already has them.
 
     Args:
         table_log: The table's log, for the tables and mergers that the schema refers to.
         schema: The newest schema.
-        changes: The changes, in order: each may build on those before it.
-        slot: The slot of the entry that will have the changed schema.
+        changes: The changes, in order. Each may depend on those before it.
+        slot: Slot of the entry that will record the changed schema.
     """
-    words, changed = [], schema
+    words, current = [], schema
     for change in changes:
-        before, changed = changed, _apply(table_log.env, changed, change, slot)
-        if changed != before:
+        previous, current = current, _apply(table_log.env, current, change, slot)
+        if current != previous:
             words.append(change.words())
-    return _with_slots(schema, changed, slot), "; ".join(words)  # a column may be as it was before
+    return _with_slots(schema, current, slot), "; ".join(words)  # a later change may have restored a column
 
 
 def _apply(env: Environment, schema: TableSchema, change: Change, slot: int) -> TableSchema:
-    before, config = configuration(schema), configuration(schema)
+    config_before, config = configuration(schema), configuration(schema)
     change.edit(config, schema)
-    resolved = change.name if isinstance(change, AddReference | DropReference) else None
-    wanted = resolve_references(env, load_config(config), [r for r in schema.references if r.name != resolved])
-    if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(before)) is not None:
-        check_same(
-            f"{change.kind().removeprefix('add_')} {change.name!r}", facts, change.facts(configuration(wanted)) or {}
-        )
-    known = schema.reference_by_name.get(resolved or "")
-    if isinstance(change, AddReference) and known and wanted.reference(change.name).table_id != known.table_id:
+    changed_reference = change.name if isinstance(change, AddReference | DropReference) else None
+    others = [reference for reference in schema.references if reference.name != changed_reference]
+    new_schema = resolve_references(env, load_config(config), others)
+    if isinstance(change, AddColumn | AddGroup | AddReference) and (facts := change.facts(config_before)) is not None:
+        new_facts = change.facts(configuration(new_schema)) or {}
+        check_same(f"{change.kind().removeprefix('add_')} {change.name!r}", facts, new_facts)
+    existing = schema.reference_by_name.get(changed_reference or "")
+    if (
+        isinstance(change, AddReference)
+        and existing
+        and new_schema.reference(change.name).table_id != existing.table_id
+    ):
         raise Conflict(
             f"reference {change.name!r} already exists, to another table that was at {change.table} before",
             hint="drop the reference, then add it again",
         )
-    added = tuple(group for group in wanted.groups if group.name not in schema.group_by_name)
-    mergers.load(replace(wanted, groups=added), env.mergers)
-    return _with_slots(schema, wanted, slot)
+    new_groups = tuple(group for group in new_schema.groups if group.name not in schema.group_by_name)
+    mergers.load(replace(new_schema, groups=new_groups), env.mergers)
+    return _with_slots(schema, new_schema, slot)
 
 
-def _with_slots(before: TableSchema, wanted: TableSchema, slot: int) -> TableSchema:
-    """Record the slot of the schema's entry in its new and changed columns, so that readers recognise older files."""
+def _with_slots(previous: TableSchema, new_schema: TableSchema, slot: int) -> TableSchema:
+    """Record the slot of the schema's entry in new and changed columns, so that readers recognise older files."""
     columns = []
-    for column in wanted.columns:
-        old = before.column_by_name.get(column.name)
-        if old is None:
+    for column in new_schema.columns:
+        old_column = previous.column_by_name.get(column.name)
+        if old_column is None:
             columns.append(replace(column, since=slot, changed=slot))
             continue
-        assert old.id == column.id, "ids never change"
-        same = old.type == column.type and encode_scalar(old.default) == encode_scalar(column.default)
-        # The old default of an unchanged column, so that schemas are equal: NaN is not equal to itself.
-        columns.append(replace(old, comment=column.comment) if same else replace(column, since=old.since, changed=slot))
-    return replace(wanted, columns=tuple(columns), created_bits=before.created_bits)
+        assert old_column.id == column.id, "ids never change"
+        is_same = old_column.type == column.type and encode_scalar(old_column.default) == encode_scalar(column.default)
+        # Keep the default of an unchanged column, so that schemas are equal: NaN does not equal itself.
+        changed_column = replace(column, since=old_column.since, changed=slot)
+        columns.append(replace(old_column, comment=column.comment) if is_same else changed_column)
+    return replace(new_schema, columns=tuple(columns), created_bits=previous.created_bits)

@@ -1,8 +1,8 @@
 """Runs several tasks of a service at the same time, in threads of this process, within a limit of memory.
 
-Reading, merging and writing release Python's global lock for most of their time. Memory is an estimate of each task
-(`weft.storage.services.steps.tasks.Task.memory_bytes`): a task begins when it fits beside those that run, and a task
-that is larger than the limit runs alone, so that every task is run.
+Reading, merging and writing release Python's global lock for most of their time. Each task estimates its memory
+(`weft.storage.services.steps.tasks.Task.memory_bytes`). A task begins when it fits beside the running tasks. A task
+that is larger than the limit runs alone.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ T = TypeVar("T")
 def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
     """An `Execute` that runs several tasks at the same time.
 
-    If a task fails, those that run are waited for, and no other task begins. Files of tasks whose results are not
-    taken are garbage, which cleaning deletes.
+    If a task fails, no other task begins, and the running ones are awaited. Files of tasks whose results are not used
+    are garbage, which cleaning deletes.
 
     Args:
-        threads: Number of tasks at the same time, at most.
+        threads: Maximum number of tasks at the same time.
         memory_bytes: Limit of the memory that they need together; None: no limit.
 
     Raises:
@@ -40,30 +40,32 @@ def in_threads(threads: int, memory_bytes: int | None = None) -> Execute:
 
     def execute(tasks: Iterable[Task[T]], /) -> Iterator[T]:
         source = iter(tasks)
-        started: deque[tuple[Future[T], int]] = deque()
-        following: Task[T] | None = None
+        submitted_tasks: deque[tuple[Future[T], int]] = deque()
+        next_task: Task[T] | None = None
         pool = ThreadPoolExecutor(threads, thread_name_prefix="weft-task")
         try:
             while True:
-                while started and started[0][0].done():
-                    yield started.popleft()[0].result()
-                running = {future: needed for future, needed in started if not future.done()}
-                failed = any(future not in running and future.exception() is not None for future, _ in started)
-                while len(running) < threads and not failed:
-                    if following is None:
-                        following = next(source, None)
-                    if following is None:
+                while submitted_tasks and submitted_tasks[0][0].done():
+                    yield submitted_tasks.popleft()[0].result()
+                running = {future: task_bytes for future, task_bytes in submitted_tasks if not future.done()}
+                has_failed = any(
+                    future not in running and future.exception() is not None for future, _ in submitted_tasks
+                )
+                while len(running) < threads and not has_failed:
+                    if next_task is None:
+                        next_task = next(source, None)
+                    if next_task is None:
                         break
-                    needed = following.memory_bytes
-                    if running and memory_bytes is not None and needed + sum(running.values()) > memory_bytes:
+                    task_bytes = next_task.memory_bytes
+                    if running and memory_bytes is not None and task_bytes + sum(running.values()) > memory_bytes:
                         break
-                    future = pool.submit(following.run)
-                    started.append((future, needed))
-                    running[future] = needed
-                    following = None
-                if not started:
+                    future = pool.submit(next_task.run)
+                    submitted_tasks.append((future, task_bytes))
+                    running[future] = task_bytes
+                    next_task = None
+                if not submitted_tasks:
                     return
-                # Any of them, so that a slow one does not keep the others from being followed by the next.
+                # Wait for any task, so that a slow one does not delay the start of further tasks.
                 wait(running, return_when=FIRST_COMPLETED)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""How far long work is, as plain facts for a function of the caller. Who shows them, and where, is not known here."""
+"""Progress of long work, reported to a function of the caller, which decides how to show it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from weft.storage.services.steps.tasks import Execute, Task
 T = TypeVar("T")
 
 EVERY: Final = 64
-"""Items between two reports of `counted`: a report must not cost more than the work that it is about."""
+"""Items between two reports of `counted`, so that reporting costs less than the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How far one stage of some work is.
+    """Progress of one stage of some work.
 
     Attributes:
         what: What is done, such as ``rewriting``. A new text begins a new stage.
-        done: What is done so far.
-        total: All that is to be done; None if it is not known. It may grow where more is found on the way.
-        unit: What is counted.
+        done: Amount of work that is done, in units.
+        total: Amount of all work, in units; None if it is not known. It may grow during the work.
+        unit: Unit of ``done`` and ``total``.
     """
 
     what: str
@@ -36,33 +36,33 @@ OnStage = Callable[[Stage], None]
 
 
 def unobserved(_: Stage, /) -> None:
-    """Nobody looks."""
+    """Ignore a stage."""
 
 
-def counted(items: Iterable[T], report: OnStage, what: str, total: Callable[[], int | None]) -> Iterator[T]:
-    """The same items. Reports their number after every `EVERY`-th, and at the end.
+def counted(items: Iterable[T], report: OnStage, activity: str, total: Callable[[], int | None]) -> Iterator[T]:
+    """Yield the items unchanged. Report how many after every `EVERY` items, and at the end.
 
     Args:
         items: The objects that the stage works on.
-        report: Gets the stages.
-        what: What is done.
-        total: Called with each report: the number of all items, as far as it is known.
+        report: Called with the stages.
+        activity: What is done, such as ``cleaning``.
+        total: Called for each report; returns the number of all items, or None if it is not known.
     """
-    done = 0
+    count = 0
     for item in items:
         yield item
-        done += 1
-        if done % EVERY == 0:
-            report(Stage(what, done, total(), "objects"))
-    if done:
-        report(Stage(what, done, done, "objects"))
+        count += 1
+        if count % EVERY == 0:
+            report(Stage(activity, count, total(), "objects"))
+    if count:
+        report(Stage(activity, count, count, "objects"))
 
 
-def run_reported(tasks: Sequence[Task[T]], execute: Execute, report: OnStage, what: str) -> Iterator[T]:
-    """The results of tasks, in order. Reports the stored bytes that they have read."""
-    total, done = sum(task.bytes for task in tasks), 0
-    report(Stage(what, 0, total, "bytes"))
-    for task, made in zip(tasks, execute(tasks), strict=True):
-        done += task.bytes
-        report(Stage(what, done, total, "bytes"))
-        yield made
+def run_reported(tasks: Sequence[Task[T]], execute: Execute, report: OnStage, activity: str) -> Iterator[T]:
+    """Run tasks and yield their results in order. Report the stored bytes that they have read."""
+    total, bytes_read = sum(task.bytes for task in tasks), 0
+    report(Stage(activity, 0, total, "bytes"))
+    for task, result in zip(tasks, execute(tasks), strict=True):
+        bytes_read += task.bytes
+        report(Stage(activity, bytes_read, total, "bytes"))
+        yield result

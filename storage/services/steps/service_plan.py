@@ -1,8 +1,8 @@
 """The PLAN of a compaction or fold: announces it, keeps its snapshot, and ends with BASE, FOLD or ABORT.
 
 Cleaning keeps the files of a snapshot that an open PLAN names: PLAN and CLEAN_INTENT are ordered by the table lane, so
-neither a clock nor a pin file is needed (K1, S16). A service whose plan is no longer open publishes nothing: the plan
-was aborted by cleaning, or a restore has rolled back what the service has read (K3).
+neither a clock nor a pin file is needed (PROTOCOL.md, K1). A service whose plan is no longer open publishes nothing:
+a clean has aborted the plan, or a restore has rolled back what the service has read (K3).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.storage.store.object_store import ObjectStore
 
 T = TypeVar("T")
 
-MAX_ATTEMPTS: Final = 10  # the first is lost to any service that publishes first, the others to few (rule K6)
+MAX_ATTEMPTS: Final = 10  # later attempts reserve the table, so that few services are faster (rule K6)
 PLAN_CLOSED: Final = "its plan was closed meanwhile: by a restore or an erase, or by cleaning as abandoned"
 
 
@@ -34,22 +34,22 @@ class ServicePlan:
     """The open plan of a compaction or fold in this process.
 
     Attributes:
-        plan_id: Its id.
-        slot: Slot of its PLAN in the table lane, which is part of the names of its files.
+        plan_id: Id of the plan.
+        slot: Slot of the PLAN in the table lane, which is part of the names of its files.
         unpublished: Files that were written for the plan and that no entry can name yet.
-        before: State of the table that its PLAN follows; None if it is not known.
-        reserves: Whether it has reserved the table.
+        previous_state: State of the table just before the PLAN; None if it is not known.
+        reserves: Whether the plan has reserved the table.
     """
 
     plan_id: str
     slot: int
     unpublished: set[Path] = field(default_factory=set)
-    before: TableState | None = None
+    previous_state: TableState | None = None
     reserves: bool = False
 
 
 @contextlib.contextmanager
-def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 0) -> Iterator[ServicePlan]:
+def open_plan(table_log: TableLog, cut: Cut, file_groups: int, reserve_ms: int = 0) -> Iterator[ServicePlan]:
     """Publish a PLAN; if the work inside fails, publish an ABORT and delete its unpublished files (rule K4).
 
     The error of the work is raised even if the ABORT fails. Then the error has a note that says so: the plan stays
@@ -57,16 +57,16 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
 
     Args:
         table_log: The table's log.
-        at: Cut of the snapshot that is read.
+        cut: Cut of the snapshot that is read.
         file_groups: Number of file groups that are rewritten.
         reserve_ms: Reserve the table for this long (`weft.storage.core.plan.reservation`); 0: no reservation.
 
     Raises:
-        SnapshotExpired: The snapshot has expired since it was taken, or the plan was ended by others during the work,
-            and its files were deleted.
-        Conflict: The table was restored since then, or keys were erased: the snapshot contains rows that are gone.
+        SnapshotExpired: The snapshot has expired, or another process ended the plan during the work and deleted its
+            files.
+        Conflict: The table was restored or keys were erased since the snapshot, which has rows that are gone.
     """
-    plan = _publish_plan(table_log, at, file_groups, reserve_ms)
+    plan = _publish_plan(table_log, cut, file_groups, reserve_ms)
     try:
         yield plan
     except CommitUnknown:
@@ -74,7 +74,7 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
     except TableError as error:
         try:
             aborted = abort_plan(table_log, plan.plan_id, f"{error.code}: {error.message}")
-        except TableError as failure:  # often the store, which has failed the work too
+        except TableError as failure:  # often the store, which made the work fail too
             error.add_note(f"plan {plan.slot} is still open, until a clean aborts it: {failure.message}")
         else:
             if aborted:
@@ -85,36 +85,38 @@ def open_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int = 
         raise
 
 
-def _publish_plan(table_log: TableLog, at: Cut, file_groups: int, reserve_ms: int) -> ServicePlan:
+def _publish_plan(table_log: TableLog, cut: Cut, file_groups: int, reserve_ms: int) -> ServicePlan:
     plan_id = table_log.env.ids.new()
-    before: TableState | None = None
+    previous_state: TableState | None = None
 
     def build(state: TableState) -> Plan:
-        nonlocal before
-        before = state
-        if at.table < state.oldest_retained:
-            raise SnapshotExpired(f"snapshot {at} of the compaction or fold has expired", hint="start it again")
-        if at.table < state.oldest_continued:
-            # After a restore the old slices are the newest ones again, and a slice that was rewritten may have the cut
-            # of its parent. So comparing parents would not detect either.
-            what = "restored" if at.table < state.restored else "rewritten"
-            raise Conflict(f"the table was {what} since snapshot {at} of the compaction or fold", hint="start it again")
+        nonlocal previous_state
+        previous_state = state
+        if cut.table < state.oldest_retained:
+            raise SnapshotExpired(f"snapshot {cut} of the compaction or fold has expired", hint="start it again")
+        if cut.table < state.oldest_continued:
+            # Comparing parents would not detect this: after a restore the old slices are the newest ones again, and a
+            # rewritten slice may have the cut of its parent.
+            change = "restored" if cut.table < state.restored else "rewritten"
+            raise Conflict(
+                f"the table was {change} since snapshot {cut} of the compaction or fold", hint="start it again"
+            )
         return Plan(
             **table_log.header(state),
             plan_id=plan_id,
-            table=at.table,
-            cut=dict(at.lanes),
+            table=cut.table,
+            cut=dict(cut.lanes),
             file_groups=file_groups,
             reserves_ms=reserve_ms,
         )
 
-    published = table_log.publish(build)
-    assert published is not None, "a PLAN is always published"
-    return ServicePlan(plan_id, published.seq, before=before, reserves=reserve_ms > 0)
+    entry = table_log.publish(build)
+    assert entry is not None, "a PLAN is always published"
+    return ServicePlan(plan_id, entry.seq, previous_state=previous_state, reserves=reserve_ms > 0)
 
 
 def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
-    """End a plan without a result; False if it has ended already."""
+    """End a plan without a result. Returns False if it had already ended."""
 
     def build(state: TableState) -> Abort | None:
         if plan_id not in state.plans:
@@ -125,19 +127,19 @@ def abort_plan(table_log: TableLog, plan_id: str, reason: str) -> bool:
 
 
 def delete_files(store: ObjectStore, paths: Iterable[Path]) -> None:
-    """Delete files that no entry names. If the store does not delete a file, cleaning does later."""
+    """Delete files that no entry names. If the store fails to delete a file, a later clean deletes it."""
     for path in paths:
         with contextlib.suppress(OSError):
             store.delete(path)
 
 
 def must_yield(table_log: TableLog, state: TableState, *, reserves: bool = False) -> bool:
-    """Whether a plan publishes no BASE now, because another plan has reserved the table (rule K6).
+    """Whether a plan must not publish a BASE now, because another plan has reserved the table (rule K6).
 
     Args:
         table_log: The table's log.
         state: The newest state.
-        reserves: Whether the plan that asks has reserved the table, too.
+        reserves: Whether the plan itself has reserved the table, too.
     """
     return not reserves and is_reserved(state.plans, table_log.clock.now_ms())
 
@@ -147,8 +149,8 @@ def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot, int], T | 
 
     Args:
         table_log: The table's log.
-        attempt: Does the work on a snapshot, with a plan that reserves the table for a number of milliseconds. None,
-            `Conflict` or `SnapshotExpired` if another service was faster.
+        attempt: Does the work on a snapshot, with a plan that reserves the table for a number of milliseconds. Returns
+            None, or raises `Conflict` or `SnapshotExpired`, if another service was faster.
 
     Returns:
         The snapshot of the last attempt, and its result.
@@ -161,8 +163,8 @@ def retry_on_newest(table_log: TableLog, attempt: Callable[[Snapshot, int], T | 
         began_ms = table_log.clock.now_ms()
         snapshot = Snapshot(table_log, *snapshot_cut.newest_cut(table_log))
         with contextlib.suppress(Conflict, SnapshotExpired):  # a restore, an erase or a clean came between
-            if (done := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
-                return snapshot, done
+            if (result := attempt(snapshot, next_reservation_ms(attempts, longest_ms))) is not None:
+                return snapshot, result
         longest_ms = max(longest_ms, table_log.clock.now_ms() - began_ms)
     raise Conflict(
         f"other compactions, folds or restores published first in each of {MAX_ATTEMPTS} attempts",

@@ -1,4 +1,4 @@
-"""What tasks of compactions and folds have in common: some file groups of a snapshot, and the plan of their files."""
+"""The common part of tasks of compactions and folds: some file groups of a snapshot, and the slot of the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weft.storage.services.steps.service_plan import ServicePlan
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTask:
-    """Work on some file groups of a snapshot. Can be pickled and run in any process.
+    """Work on some file groups of a snapshot. It can be pickled, and run in any process.
 
     Attributes:
         env: The table's environment.
@@ -37,13 +37,13 @@ class SnapshotTask:
     plan: int
 
     @classmethod
-    def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **others: Any) -> Self:
-        """The task of some file groups; ``others`` are the attributes of a subclass."""
+    def of(cls, snapshot: Snapshot, plan: ServicePlan, slices: Sequence[FileSlice], **attributes: Any) -> Self:
+        """Create a task for some file groups. ``attributes``: further attributes of a subclass."""
         work = read_task(slices, snapshot.files)
         env, schema = snapshot.table_log.env, snapshot.table_schema
-        return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **others)
+        return cls(env, schema, tuple(work.slices), work.files, snapshot.cut, plan.slot, **attributes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         slices, files = only_needed(self.slices, self.files)
-        needed = dataclasses.replace(self, slices=slices, files=files)
-        return type(self), tuple(getattr(needed, field.name) for field in dataclasses.fields(needed))
+        reduced_task = dataclasses.replace(self, slices=slices, files=files)
+        return type(self), tuple(getattr(reduced_task, field.name) for field in dataclasses.fields(reduced_task))

@@ -31,17 +31,17 @@ def finish(steps: Steps[T], on_step: Callable[[int], object] = lambda _: None) -
 
 
 def cancel(steps: Steps[T]) -> None:
-    """Cancel work between two steps: it publishes an ABORT, and deletes the files that were not published (K4).
+    """Cancel work between two steps: publish an ABORT, and delete the files that were not published (PROTOCOL.md, K4).
 
     If the store does not answer, a later clean aborts the plan, like that of a dead process.
     """
-    stopped = Conflict("the work was cancelled", hint="start it again")
+    cancellation = Conflict("the work was cancelled", hint="start it again")
     try:
-        steps.throw(stopped)
+        steps.throw(cancellation)
     except StopIteration:
         return
     except TableError as error:
-        if error is not stopped:
+        if error is not cancellation:
             raise
     finally:
         steps.close()

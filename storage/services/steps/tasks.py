@@ -14,10 +14,10 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 WORKING_BYTES: Final = 48 * 1024 * 1024
-"""Memory that any task needs: blocks that are fetched, buffers of files, objects."""
+"""Memory that every task needs: fetched blocks, buffers of files, Python objects."""
 
 COPIES: Final = 3
-"""Rows that are merged are in memory as they were read, as they were merged, and as they are written."""
+"""Merged rows are in memory three times: as read, as merged, and as they are written."""
 
 
 class Task(Protocol[T_co]):
@@ -41,14 +41,14 @@ class Task(Protocol[T_co]):
 class Execute(Protocol):
     """Runs tasks, and yields their results in the same order.
 
-    It may take a task when it can start it, or all tasks first: a compaction decides late what its next task is.
+    It may take each task when it can start it, or all tasks first. A compaction chooses each task when it is taken.
     """
 
     def __call__(self, tasks: Iterable[Task[T]], /) -> Iterable[T]: ...
 
 
 def one_by_one(tasks: Iterable[Task[T]], /) -> Iterator[T]:
-    """Run tasks in this process, one after the other; only one task needs memory at a time."""
+    """Run tasks in this process, one after the other. Only one task needs memory at a time."""
     for task in tasks:
         yield task.run()
 

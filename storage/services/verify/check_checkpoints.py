@@ -1,4 +1,4 @@
-"""Checks checkpoints: each must equal the state that replaying the log gives."""
+"""Checks checkpoints: each must equal the state that replaying the log gives (PROTOCOL.md, "Checkpoints")."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ S = TypeVar("S", TableState, LaneState)
 
 
 class Checkpoints(Generic[S]):
-    """The checkpoints of a lane. A checkpoint may have megabytes, so only one is in memory at a time."""
+    """The checkpoints of a lane. Only one is in memory at a time, because a checkpoint may have megabytes."""
 
     def __init__(
         self, env: Environment, lane: LaneName, decode: Callable[[bytes], S | None], findings: Findings
     ) -> None:
         self._env, self._lane, self._findings = env, lane, findings
         self._decode: Callable[[bytes], S | None] = decode
-        self._listed: dict[int, list[Path]] | None = None
+        self._paths_by_slot: dict[int, list[Path]] | None = None
 
     @property
     def _paths(self) -> dict[int, list[Path]]:
         """Checkpoints that `take` has not returned yet, by the slot of their last entry; listed on first use."""
         # Not `cached_property`: in Python 3.11 its lock is shared by all instances, so verifications would wait for
         # each other.
-        if self._listed is None:
-            self._listed = {}
+        if self._paths_by_slot is None:
+            self._paths_by_slot = {}
             for seq, path, _ in list_checkpoints(self._env.store, self._lane):
-                self._listed.setdefault(seq, []).append(path)
-        return self._listed
+                self._paths_by_slot.setdefault(seq, []).append(path)
+        return self._paths_by_slot
 
     def take(self, seq: int, head_id: str | None = None) -> Iterator[tuple[Path, S]]:
-        """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: the entry's id, if known."""
+        """Yield the usable checkpoints at an entry, once; report the others. ``head_id``: id of the entry, if known."""
         for path in self._paths.pop(seq, ()):
             data = read_object(self._env.store, path)
             if data is None:
@@ -64,52 +64,57 @@ class Checkpoints(Generic[S]):
         return {seq: list(self.take(seq)) for seq in list(self._paths)}
 
     def compare(self, state: S, *, exact: bool) -> None:
-        """Check the checkpoints at the head of a state; ``exact``: the state was replayed from the first entry on."""
-        for path, made in self.take(state.head, state.head_id):
+        """Check the checkpoints at the head of a state. ``exact``: the state was replayed from the first entry on."""
+        for path, checkpoint in self.take(state.head, state.head_id):
             if not exact:
                 continue
             try:
-                if made == state:
+                if checkpoint == state:
                     continue
-                redacted = _was_redacted(made, state)
-            except CorruptData:  # its slices are unpacked here
-                redacted = False
-            if redacted:
-                what = "it has key ranges that an erase has removed from the log: a stalled process wrote it afterwards"
-                self._findings.at(path).warning(what, "clean")
+                is_redacted = _was_redacted(checkpoint, state)
+            except CorruptData:  # comparing unpacks its slices
+                is_redacted = False
+            if is_redacted:
+                text = "it has key ranges that an erase has removed from the log: a stalled process wrote it afterwards"
+                self._findings.at(path).warning(text, "clean")
             else:
                 _report_wrong(path, self._findings)
 
-    def finish(self, head: int, *, whole: bool) -> None:
+    def finish(self, head: int, *, is_complete: bool) -> None:
         """Report checkpoints at entries that do not exist.
 
         Args:
             head: Last entry that was compared.
-            whole: Every entry up to there could be read.
+            is_complete: Whether every entry up to ``head`` could be read.
         """
         for path in (path for paths in self._paths.values() for path in paths):
             self._findings.count("checkpoints")
             # An entry may have been published, with its checkpoint, during the verification.
-            if whole and list_slots(self._env, self._lane, Findings())[-1] == head:
+            if is_complete and list_slots(self._env, self._lane, Findings())[-1] == head:
                 self._findings.at(path).warning("it is of an entry that does not exist: it is ignored", "delete it")
 
 
-def _was_redacted(made: TableState | LaneState, state: TableState | LaneState) -> bool:
+def _was_redacted(checkpoint: TableState | LaneState, state: TableState | LaneState) -> bool:
     """Whether two states differ only because indexes of folds were removed from the log (rule X4)."""
-    if not isinstance(made, TableState) or not isinstance(state, TableState) or len(made.folds) != len(state.folds):
+    if not isinstance(checkpoint, TableState) or not isinstance(state, TableState):
         return False
-    folds = list(zip(made.folds, state.folds, strict=True))
-    return replace(made, folds=state.folds) == state and all(
-        replace(before, files=after.files) == after
-        and len(before.files) == len(after.files)
-        and all(file in (known, redacted_file(known)) for known, file in zip(before.files, after.files, strict=True))
-        for before, after in folds
+    if len(checkpoint.folds) != len(state.folds):
+        return False
+    folds = list(zip(checkpoint.folds, state.folds, strict=True))
+    return replace(checkpoint, folds=state.folds) == state and all(
+        replace(stored_fold, files=fold.files) == fold
+        and len(stored_fold.files) == len(fold.files)
+        and all(
+            file in (stored_file, redacted_file(stored_file))
+            for stored_file, file in zip(stored_fold.files, fold.files, strict=True)
+        )
+        for stored_fold, fold in folds
     )
 
 
 def _report_wrong(path: Path, findings: Findings) -> None:
-    what = "it differs from what replaying the log gives: processes that start from it have a wrong state"
-    findings.at(path).damage("S2", what, "delete it, and restart the processes that use the table")
+    text = "it differs from what replaying the log gives: processes that start from it have a wrong state"
+    findings.at(path).damage("S2", text, "delete it, and restart the processes that use the table")
 
 
 class LaneCheckpoints:
@@ -117,13 +122,15 @@ class LaneCheckpoints:
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._findings, self._recent = findings, env.tuning.recent_commits
-        self._made = Checkpoints(env, lane, decode_lane, findings).take_all()
-        spans: set[tuple[Span, ...]] = {state.rolled_back for made in self._made.values() for _, state in made}
+        self._checkpoints = Checkpoints(env, lane, decode_lane, findings).take_all()
+        spans: set[tuple[Span, ...]] = {
+            state.rolled_back for checkpoints in self._checkpoints.values() for _, state in checkpoints
+        }
         self._replays = {rolled_back: LaneState(rolled_back=rolled_back) for rolled_back in spans}
 
     def stop(self) -> None:
         """Skip later checkpoints, because an entry cannot be read."""
-        self._made, self._replays = {}, {}
+        self._checkpoints, self._replays = {}, {}
 
     def add(self, entry: LaneEntry) -> None:
         """Replay the next entry, and check the checkpoints at it."""
@@ -132,6 +139,6 @@ class LaneCheckpoints:
                 replay.add(entry, self._recent)
         except CorruptData:  # reported by the caller
             self.stop()
-        for path, state in self._made.get(entry.seq, ()):
+        for path, state in self._checkpoints.get(entry.seq, ()):
             if state != self._replays[state.rolled_back]:
                 _report_wrong(path, self._findings)

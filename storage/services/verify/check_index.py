@@ -1,4 +1,4 @@
-"""Checks the Bloom filters of base files and overlays: each contains all values of its row group (S30)."""
+"""Checks the Bloom filters of base files and overlays: each has all values of its row group (PROTOCOL.md, S30)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weft.storage.services.verify.findings import Place
 from weft.storage.store.object_store import ObjectStore
 
 
-def check_index(store: ObjectStore, file: FileRef, parquet: pq.ParquetFile, row_group: int, at: Place) -> None:
+def check_index(store: ObjectStore, file: FileRef, parquet: pq.ParquetFile, row_group: int, place: Place) -> None:
     """Check the filters of one row group of an open file, and report values that readers would not find."""
     footer = Footer.of(parquet.metadata)
     for name, leaf in footer.leaves.items():
@@ -23,14 +23,12 @@ def check_index(store: ObjectStore, file: FileRef, parquet: pq.ParquetFile, row_
         if chunk.bloom_filter_offset is None or not can_be_indexed(footer.schema.field(name).type):
             continue
         with store.open_input(file.path, file.size) as source:
-            stored = source.read_at(chunk.bloom_filter_length or 0, chunk.bloom_filter_offset)
-        found = BloomFilter.parse(stored.to_pybytes() if hasattr(stored, "to_pybytes") else stored)
+            data = source.read_at(chunk.bloom_filter_length or 0, chunk.bloom_filter_offset)
+        bloom_filter = BloomFilter.parse(data.to_pybytes() if hasattr(data, "to_pybytes") else data)
         values = one_array(parquet.read_row_group(row_group, columns=[name], use_threads=False).column(name))
-        if found is None or values.null_count == len(values):
+        if bloom_filter is None or values.null_count == len(values):
             continue
-        lost = int(np.sum(~found.may_contain(hash_values(pc.unique(values.drop_null())))))
-        if lost:
-            what = (
-                f"the index of column {name!r} lacks {lost} values of row group {row_group}: reads by value miss rows"
-            )
-            at.bad_content("S30", what)
+        missing_values = int(np.sum(~bloom_filter.may_contain(hash_values(pc.unique(values.drop_null())))))
+        if missing_values:
+            text = f"the index of column {name!r} lacks {missing_values} values of row group {row_group}"
+            place.bad_content("S30", f"{text}: reads by value miss rows")

@@ -1,7 +1,7 @@
 """Checks writers' lanes: that commits are consistent, and that slices and folds contain exactly these commits.
 
-Each lane is read once, entry by entry. Only the stamp and the slot of each commit are kept (16 bytes). With these,
-registers in slices are traced back to the commits that they came from.
+Each lane is read once, entry by entry. Only the stamp and the slot of each commit are kept (16 bytes). They are used to
+find the commits that registers in slices came from. Rules such as S8 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LOST: Final = (
 )
 
 
-class Merged:
-    """The entries that the slices and folds of a state claim to contain, per file group."""
+class MergedEntries:
+    """The entries that the slices and folds of a state claim to contain, by file group."""
 
     def __init__(self, store: ObjectStore, state: TableState, *, deep: bool) -> None:
-        """``deep``: log files may be read, to know which file group has their rows."""
+        """``deep``: whether log files may be read, to find out which file groups have rows."""
         self._store, self._deep, self._schema, self._log_start = store, deep, state.schema, state.log_start()
         groups = frozenset(state.slices).union(*(fold.groups for fold in state.folds))
         self._until: dict[FileGroup, Seqs] = {group: state.folded_to(group) for group in groups}
@@ -52,34 +52,36 @@ class Merged:
         for number, until in enumerate(self._until.values()):
             self._everywhere = until if number == 0 else lowest(self._everywhere, until)
 
-    def check_commit(self, entry: Data, at: Place) -> None:
-        """S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
+    def check_commit(self, entry: Data, place: Place) -> None:
+        """Check S8: a commit whose log files readers skip is in the slices or folds of all its file groups."""
         if entry.seq > self._log_start.get(entry.lane, 0):
             return
-        lost: set[FileGroup] = set()
+        missing_groups: set[FileGroup] = set()
         for file in entry.files:
-            # A clean may have deleted the index: it is no longer needed.
+            # A clean may have deleted the index, which is no longer needed.
             index = read_index(self._store, file.index, Findings())
             if index is None:
                 continue
             if not names_file_groups(index):
-                what = f"the index of log file {file.file.path} contradicts itself: its file groups are not known"
-                at.bad_content("S7", what)
+                text = f"the index of log file {file.file.path} contradicts itself: its file groups are not known"
+                place.bad_content("S7", text)
                 continue
             pairs = set(zip(index.ranges.partition, index.ranges.bucket, strict=True))
             groups = {FileGroup(index.partitions[partition], file.bits, bucket) for partition, bucket in pairs}
             if entry.seq > self._everywhere.get(entry.lane, 0) or not groups <= self._until.keys():
-                lost |= {group for group in groups if self._lacks(group, entry, file)}
-        if lost:
-            names = ", ".join(str(group) for group in sorted(lost)[:3])
-            what = f"its rows of {len(lost)} file groups ({names}) are missing from compacted and folded files"
-            at.violation("S8", f"{what}, and readers skip its log files", _LOST)
+                missing_groups |= {group for group in groups if self._lacks(group, entry, file)}
+        if missing_groups:
+            names = ", ".join(str(group) for group in sorted(missing_groups)[:3])
+            text = (
+                f"its rows of {len(missing_groups)} file groups ({names}) are missing from compacted and folded files"
+            )
+            place.violation("S8", f"{text}, and readers skip its log files", _LOST)
 
     def _lacks(self, group: FileGroup, entry: Data, file: LogFile) -> bool:
         """Whether rows of a commit in a file group are certainly missing from slices and folds.
 
-        If the file group was split since, its parts have the rows. One without rows need not contain the commit, nor
-        exist (G3, G4). So if some parts contain the commit and others do not, the rows tell whether any is missing.
+        If the file group was split since, its parts have the rows. A part without rows need not contain the commit, nor
+        exist (G3, G4). So if only some parts contain the commit, the rows themselves show whether any is missing.
         """
         homes = [group] if group in self._until else overlapping(group, self._levels, self._until.__contains__)
         containing = [home for home in homes if entry.seq <= self._until[home].get(entry.lane, 0)]
@@ -90,14 +92,14 @@ class Merged:
         return self._deep and self._has_other_rows(file, group, containing)
 
     def _has_other_rows(self, file: LogFile, group: FileGroup, parts: Sequence[FileGroup]) -> bool:
-        """Whether a log file has rows of a file group that are in none of some of its parts; False if it is gone."""
+        """Whether a log file has rows of a file group outside of ``parts``; False if the file does not exist."""
         try:
             with self._store.open_input(file.file.path, file.file.size) as source:
                 rows = key_columns(self._schema, open_columns(source, self._schema.key).read_all())
         except UNREADABLE:
             return False  # a clean may have deleted the file; if it is needed, damage is reported elsewhere
-        located = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})
-        return sum(len(located[part]) for part in parts if part in located) < len(located[group])
+        rows_by_group = locate_keys(self._schema, rows, {group.bits, *(part.bits for part in parts)})
+        return sum(len(rows_by_group[part]) for part in parts if part in rows_by_group) < len(rows_by_group[group])
 
 
 class LaneChecker:
@@ -105,7 +107,7 @@ class LaneChecker:
 
     Attributes:
         head: Last slot of the lane.
-        whole: False if any of the slots so far could not be read.
+        is_complete: Whether all slots so far could be read.
         epoch: Epoch of the last entry that could be read.
         claims: Slot of the first claim for each fencing barrier, by the slot of the barrier's INTENT.
         stamps, seqs: Stamps and slots of the lane's commits, sorted by stamp; set after all have been read.
@@ -117,174 +119,178 @@ class LaneChecker:
         table: TableLane,
         lane: Lane,
         slots: Sequence[int],
-        merged: Merged | None,
+        merged_entries: MergedEntries | None,
         findings: Findings,
     ) -> None:
-        """``merged``: the entries in slices and folds, None if the newest state of the table is not known."""
+        """``merged_entries``: the entries in slices and folds; None if the newest state of the table is not known."""
         self._env, self._table, self._lane, self._slots = env, table, lane, slots
-        self._merged, self._findings = merged, findings
+        self._merged_entries, self._findings = merged_entries, findings
         self._rolled_back: Sequence[Span] = table.state.rolled_back.get(lane.name, ()) if table.state else ()
         self._batches: dict[str, int] = {}
-        self._promised: dict[int, Promise] = {}
+        self._promises: dict[int, Promise] = {}
         self._last_stamp = 0
         self._table_seen = 0
-        self.head, self.whole, self.epoch = slots[-1] if slots else 0, True, 0
+        self.head, self.is_complete, self.epoch = slots[-1] if slots else 0, True, 0
         self.claims: dict[int, int] = {}
         self.stamps: Indices = np.empty(0, np.int64)
         self.seqs: Indices = np.empty(0, np.int64)
 
     def commits(self) -> Iterator[Data]:
-        """Check the lane; yields every commit that could be read, also those that were rolled back."""
+        """Check the lane. Yields every commit that could be read, also those that were rolled back."""
         name = self._lane.name
         stamps, seqs = array("q"), array("q")
         checkpoints = LaneCheckpoints(self._env, name, self._findings)
-        before: LaneEntry | None = None
+        previous: LaneEntry | None = None
         for seq, entry in read_slots(self._env, name, self._slots, self._findings):
             if entry is None:
-                self.whole, before = False, None
+                self.is_complete, previous = False, None
                 checkpoints.stop()
                 continue
             assert isinstance(entry, LaneEntry), "decoding has checked that it belongs here"
-            at = self._findings.at(slot_path(name, seq))
-            check_order(before, entry, at)
-            self._check_header(before, entry, at)
+            place = self._findings.at(slot_path(name, seq))
+            check_order(previous, entry, place)
+            self._check_header(previous, entry, place)
             checkpoints.add(entry)
-            self.epoch, before = entry.epoch, entry
+            self.epoch, previous = entry.epoch, entry
             if isinstance(entry, Data):
                 stamps.append(entry.stamp)
                 seqs.append(seq)
-                self._check_commit(entry, at)
+                self._check_commit(entry, place)
                 yield entry
                 continue
             if entry.for_batch and not in_spans(self._rolled_back, seq):
-                self._promised = {}  # the batch continues nothing of the lane
+                self._promises = {}  # a batch does not continue the promises of the lane
             if entry.intent:
                 self.claims.setdefault(entry.intent, seq)
         order = np.argsort(stamps, kind="stable")
         self.stamps, self.seqs = np.asarray(stamps)[order], np.asarray(seqs)[order]
 
-    def _check_header(self, before: LaneEntry | None, entry: LaneEntry, at: Place) -> None:
-        """Check epoch and schema revision; ``before``: None if there is no previous entry or it cannot be read."""
-        epoch = before.epoch if before is not None else 0
-        if (before is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
-            what = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
-            at.violation("S3", what)
-        if before is not None and before.finishes and not isinstance(entry, Claim):
-            at.violation("S3", "it follows an entry that finishes the lane, without a claim: a writer went on")
-        if before is not None and isinstance(entry, Claim) and entry.for_batch and not before.finishes:
-            what = f"it is the claim of a batch, and the {before.kind} before does not finish the lane"
-            at.violation("L5", f"{what}: it fenced another writer")
-        if before is not None and entry.table_rev < before.table_rev:
-            what = f"its schema revision {entry.table_rev} is older than that of the previous entry, {before.table_rev}"
-            at.violation("S19", what)
+    def _check_header(self, previous: LaneEntry | None, entry: LaneEntry, place: Place) -> None:
+        """Check epoch and schema revision. ``previous``: None for the first entry, or if it cannot be read."""
+        epoch = previous.epoch if previous is not None else 0
+        if (previous is not None or entry.seq == 1) and entry.epoch != epoch + isinstance(entry, Claim):
+            text = f"{entry.kind} of epoch {entry.epoch} follows an entry of epoch {epoch}: a fenced writer continued"
+            place.violation("S3", text)
+        if previous is not None and previous.finishes and not isinstance(entry, Claim):
+            place.violation("S3", "it follows an entry that finishes the lane, without a claim: a writer went on")
+        if previous is not None and isinstance(entry, Claim) and entry.for_batch and not previous.finishes:
+            text = f"it is the claim of a batch, and the {previous.kind} before does not finish the lane"
+            place.violation("L5", f"{text}: it fenced another writer")
+        if previous is not None and entry.table_rev < previous.table_rev:
+            text = (
+                f"its schema revision {entry.table_rev} is older than that of the previous entry, {previous.table_rev}"
+            )
+            place.violation("S19", text)
         elif self._table.never_had(entry.table_rev):
-            at.violation("S19", f"the table never had schema revision {entry.table_rev}")
+            place.violation("S19", f"the table never had schema revision {entry.table_rev}")
 
-    def _check_commit(self, entry: Data, at: Place) -> None:
+    def _check_commit(self, entry: Data, place: Place) -> None:
         lane = self._lane
         if entry.stream != lane.stream:
-            at.violation("S5", f"it is of stream {entry.stream!r}, but the lane belongs to {lane.stream!r}")
+            place.violation("S5", f"it is of stream {entry.stream!r}, but the lane belongs to {lane.stream!r}")
         if lane.closed is not None and entry.seq > lane.closed:
-            what = f"the lane was closed at entry {lane.closed}: readers ignore this commit"
-            at.violation("S4", what, "append its rows again, through another lane")
+            text = f"the lane was closed at entry {lane.closed}: readers ignore this commit"
+            place.violation("S4", text, "append its rows again, through another lane")
         if entry.stamp <= self._last_stamp:
-            what = "its stamp is not larger than those of earlier commits: two events may have the same version"
-            at.violation("S13", what)
+            text = "its stamp is not larger than those of earlier commits: two events may have the same version"
+            place.violation("S13", text)
         self._last_stamp = max(self._last_stamp, entry.stamp)
         if entry.table_seen is not None and entry.table_seen < self._table_seen:
-            what = f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
-            at.violation("S31", what)
+            text = f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
+            place.violation("S31", text)
         self._table_seen = entry.table_seen or self._table_seen
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:
-            at.violation("S7", f"it says that it has {entry.rows} rows, but its files have {rows}")
+            place.violation("S7", f"it says that it has {entry.rows} rows, but its files have {rows}")
         for file in entry.files:
             parsed = parse_path(file.file.path)
-            named = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
-            if named != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
-                what = f"log file {file.file.path} is not named by this lane, epoch and slot"
-                at.violation("S17", f"{what}: clean may delete or keep it wrongly")
+            name_parts = parsed is not None and (parsed.kind, parsed.lane, parsed.epoch, parsed.slot)
+            if name_parts != (Kind.LOG, entry.lane, entry.epoch, entry.seq):
+                text = f"log file {file.file.path} is not named by this lane, epoch and slot"
+                place.violation("S17", f"{text}: clean may delete or keep it wrongly")
         # An entry with a later revision may follow a restore that this verification has not seen.
-        known = self._table.current and entry.table_rev <= self._table.head
-        if known and not in_spans(self._rolled_back, entry.seq):
-            self._check_batch(entry, at)
-            self._check_promises(entry, at)
-            if self._merged is not None:
-                self._merged.check_commit(entry, at)
+        is_known = self._table.is_current and entry.table_rev <= self._table.head
+        if is_known and not in_spans(self._rolled_back, entry.seq):
+            self._check_batch(entry, place)
+            self._check_promises(entry, place)
+            if self._merged_entries is not None:
+                self._merged_entries.check_commit(entry, place)
 
-    def _check_batch(self, entry: Data, at: Place) -> None:
-        """S6: batch numbers of a query have no gaps (commits that were rolled back do not count)."""
+    def _check_batch(self, entry: Data, place: Place) -> None:
+        """Check S6: batch numbers of a query have no gaps. Commits that were rolled back do not count."""
         if not entry.query_id:
             return
         last = self._batches.get(entry.query_id)
         name = f"batch {entry.batch} of query {entry.query_id!r}"
         if last is not None and entry.batch <= last:
-            at.violation("S6", f"{name} is committed again: its rows count twice where they are added up")
-        elif last is not None and entry.batch != last + 1 and self.whole:
-            what = f"{name} follows batch {last}: the ones in between are missing"
-            at.violation("S6", what, "let the source send them again, as a new query")
+            place.violation("S6", f"{name} is committed again: its rows count twice where they are added up")
+        elif last is not None and entry.batch != last + 1 and self.is_complete:
+            text = f"{name} follows batch {last}: the ones in between are missing"
+            place.violation("S6", text, "let the source send them again, as a new query")
         self._batches[entry.query_id] = max(entry.batch, last or 0)
 
-    def _check_promises(self, entry: Data, at: Place) -> None:
-        """S23: watermarks and counts of late events never decrease (commits that were rolled back do not count)."""
-        for group, before in self._promised.items():
-            now = entry.watermarks.get(group)
+    def _check_promises(self, entry: Data, place: Place) -> None:
+        """Check S23: watermarks and counts of late events never decrease. Rolled-back commits do not count."""
+        for group, previous in self._promises.items():
+            promise = entry.watermarks.get(group)
             # JSON forms sort like the values: integers, or ISO texts of one length.
-            if now is None or now.value < before.value or now.late < before.late:
-                what = f"its watermark or count of late events of group {group} is below that of an earlier commit"
-                at.violation("S23", f"{what}: a snapshot may seem complete too early")
-        self._promised = dict(entry.watermarks)
+            if promise is None or promise.value < previous.value or promise.late < previous.late:
+                text = f"its watermark or count of late events of group {group} is below that of an earlier commit"
+                place.violation("S23", f"{text}: a snapshot may seem complete too early")
+        self._promises = dict(entry.watermarks)
 
 
 class _Commits(NamedTuple):
-    """The readable commits of a lane, sorted by stamp; ``whole``: all commits were readable."""
+    """The readable commits of a lane, sorted by stamp. ``is_complete``: whether all commits were readable."""
 
     name: LaneName
-    whole: bool
+    is_complete: bool
     stamps: Indices
     seqs: Indices
 
 
 class Arrivals:
-    """Finds the commits that registers in slices and folds came from, by their arrivals. Can be pickled."""
+    """Finds the commits that registers in slices and folds came from, by their arrivals. It can be pickled."""
 
     def __init__(
         self, state: TableState, retired: Mapping[LaneName, Lane], lanes: Mapping[LaneName, LaneChecker]
     ) -> None:
-        """``retired``: lanes that are in no later cut; ``lanes``: checkers that have read all commits of their lane."""
-        known = {**retired, **state.lanes}
+        """``retired``: retired lanes; ``lanes``: checkers that have read all commits of their lane."""
+        all_lanes = {**retired, **state.lanes}
         self._lanes = {
-            known[name].lane_id: _Commits(name, lane.whole, lane.stamps, lane.seqs)
+            all_lanes[name].lane_id: _Commits(name, lane.is_complete, lane.stamps, lane.seqs)
             for name, lane in lanes.items()
-            if name in known
+            if name in all_lanes
         }
-        # A slice that is younger than the retirement of a lane has all of it, and its cut does not name the lane.
+        # A slice that is newer than the retirement of a lane has all of its rows, and its cut does not name the lane.
         self._ends = {name: lane.closed or 0 for name, lane in retired.items() if name not in state.lanes}
         self._rolled_back = state.rolled_back
 
-    def check(self, cut: Seqs, arrivals: pa.Array, at: Place) -> None:
+    def check(self, cut: Seqs, arrivals: pa.Array, place: Place) -> None:
         """Check that every register of a slice or fold came from a commit in its cut that was not rolled back."""
-        known = np.unique(np.asarray(arrivals.drop_null()))
-        for lane_id in np.unique(known & _LANE_MASK).tolist():
+        unique_arrivals = np.unique(np.asarray(arrivals.drop_null()))
+        for lane_id in np.unique(unique_arrivals & _LANE_MASK).tolist():
             if lane_id not in self._lanes:
-                at.violation("S5", f"it has rows of lane id {lane_id}, which does not exist")
+                place.violation("S5", f"it has rows of lane id {lane_id}, which does not exist")
                 continue
             lane = self._lanes[lane_id]
             name = lane.name
-            stamps = known[known & _LANE_MASK == lane_id] >> LANE_BITS
-            place = np.searchsorted(lane.stamps, stamps)
-            missing = place == np.searchsorted(lane.stamps, stamps, side="right")
-            if missing.any():
-                if lane.whole:
-                    at.violation("S5", f"it has rows of {int(missing.sum())} commits that lane {name!r} does not have")
+            stamps = unique_arrivals[unique_arrivals & _LANE_MASK == lane_id] >> LANE_BITS
+            positions = np.searchsorted(lane.stamps, stamps)
+            is_missing = positions == np.searchsorted(lane.stamps, stamps, side="right")
+            if is_missing.any():
+                if lane.is_complete:
+                    place.violation(
+                        "S5", f"it has rows of {int(is_missing.sum())} commits that lane {name!r} does not have"
+                    )
                 continue
-            seqs = lane.seqs[place]
+            seqs = lane.seqs[positions]
             rolled_back = np.zeros(len(seqs), np.bool_)
             for after, until in self._rolled_back.get(name, ()):
                 rolled_back |= (seqs > after) & (seqs <= until)
-            for rule, wrong, what in (
+            for rule, is_wrong, reason in (
                 ("S8", seqs > max(cut.get(name, 0), self._ends.get(name, 0)), "is not in its cut"),
                 ("S18", rolled_back, "a restore has rolled back"),
             ):
-                if wrong.any():
-                    at.violation(rule, f"it has rows of entry {seqs[wrong][0]} of lane {name!r}, which {what}")
+                if is_wrong.any():
+                    place.violation(rule, f"it has rows of entry {seqs[is_wrong][0]} of lane {name!r}, which {reason}")

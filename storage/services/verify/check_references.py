@@ -1,4 +1,4 @@
-"""Checks that the referenced tables still have the snapshots that savepoints need of them."""
+"""Checks that referenced tables still have the snapshots that savepoints need."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ def check_references(table_log: TableLog, state: TableState, findings: Findings)
     """Report savepoints whose snapshot of a referenced table cannot be read.
 
     Args:
-        table_log: Location of the table.
+        table_log: The table's log.
         state: The state of the table.
-        findings: Takes what is found.
+        findings: Collects the findings.
     """
-    logs: dict[str, TableLog] = {}  # of referenced tables: each is opened and read once
-    for name, kept in state.savepoints.items():
-        if not kept.references:
+    logs: dict[str, TableLog] = {}  # by location of a referenced table, so that each is opened once
+    for name, savepoint in state.savepoints.items():
+        if not savepoint.references:
             continue
-        at = findings.at(f"savepoint {name}")
+        place = findings.at(f"savepoint {name}")
         try:
-            known = table_log.at(kept.at.table).schema.reference_by_name
+            references_by_name = table_log.at(savepoint.at.table).schema.reference_by_name
         except TableError:
             continue  # the table lane is damaged, which is a finding already
-        for reference, needed in kept.references.items():
-            wanted, location = needed.at, known[reference].table
+        for reference, kept_reference in savepoint.references.items():
+            cut, location = kept_reference.at, references_by_name[reference].table
             findings.count("referenced snapshots")
             try:
                 if location not in logs:
                     logs[location] = TableLog.of(table_log.env.of_table(location))
-                snapshot_at(logs[location], str(wanted))
+                snapshot_at(logs[location], str(cut))
             except SnapshotExpired as error:  # an erase of keys expires savepoints, for example
-                what = f"reads of columns of reference {reference!r} fail: {wanted} of table {location} is expired"
-                at.info(f"{what}: {error.message}", "release the savepoint if nobody reads the other columns of it")
+                text = f"reads of columns of reference {reference!r} fail: {cut} of table {location} is expired"
+                place.info(f"{text}: {error.message}", "release the savepoint if nobody reads the other columns of it")
             except TableError as error:
-                what = f"it needs {wanted} of reference {reference!r}, table {location}, which cannot be read"
-                at.warning(f"{what}: {error.message}", _HINT)
+                text = f"it needs {cut} of reference {reference!r}, table {location}, which cannot be read"
+                place.warning(f"{text}: {error.message}", _HINT)

@@ -1,7 +1,8 @@
 """Checks the contents of base and shadow files: rows, statistics, and the file group of each row.
 
-It reads one row group at a time, only the columns that are needed, and keeps all keys of the shadow file. Bytes are
-checked first: the content of a damaged file is not checked. FORMAT.md, "Base and shadow files".
+It reads one row group at a time, and only the columns that it needs; it keeps all keys of the shadow file. Bytes are
+checked first: the content of a damaged file is not checked. See FORMAT.md, "Base and shadow files"; rules such as S29
+are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from weft.storage.store.object_store import ObjectStore
 
 
 class SliceFiles:
-    """Base and shadow files: checks the bytes of each once, and keeps the last row group of each kind.
+    """Base and shadow files: checks the bytes of each file once, and caches the last row group of each kind.
 
     Slices that share a file are checked one after the other, and several of them may be in one row group.
     """
@@ -48,7 +49,7 @@ class SliceFiles:
         self._last: dict[bool, tuple[object, Arrays]] = {}
 
     def are_intact(self, file: FileRef, findings: Findings) -> bool:
-        """Whether a file has the bytes that were written; reports a problem once."""
+        """Whether a file has the bytes that were written. Reports a problem once."""
         if file.path not in self._intact:
             self._intact[file.path] = check_bytes(self.store, file, findings)
         return self._intact[file.path]
@@ -62,7 +63,7 @@ class SliceFiles:
     def row_group(
         self, file: FileRef, parquet: pq.ParquetFile, number: int, columns: Sequence[str], *, visible: bool
     ) -> Arrays:
-        """A row group of an open file; each column is one array."""
+        """Read a row group of an open file; each column is one array."""
         key = (file.path, number, tuple(columns))
         if visible not in self._last or self._last[visible][0] != key:
             table = parquet.read_row_group(number, columns=list(columns), use_threads=False)
@@ -80,10 +81,10 @@ class SliceChecker:
     def __init__(
         self, files: SliceFiles, schema: TableSchema, file: SliceFile, on_arrivals: OnArrivals, findings: Findings
     ) -> None:
-        """``schema``: the schema that the slice was written with."""
+        """``schema``: the schema with which the slice was written."""
         self._files, self._schema, self._file, self._on_arrivals = files, schema, file, on_arrivals
         self._findings = findings
-        self._at = findings.at(f"slice of {file.group}")
+        self._place = findings.at(f"slice of {file.group}")
         self._statistics = SliceStatistics(schema)
         self._complete = True
 
@@ -91,31 +92,31 @@ class SliceChecker:
         """Check all rows, and the statistics in the entry."""
         file, schema = self._file, self._schema
         if sorted(file.groups) != sorted(group.id for group in schema.groups):
-            what = f"it has column groups {file.groups}, the schema has others: columns may be missing"
-            self._at.bad_content("S8", what)
+            text = f"it has column groups {file.groups}, the schema has others: columns may be missing"
+            self._place.bad_content("S8", text)
         hidden = list(self._parts(file.shadow, file.shadow_part, visible=False))
         shadow = keys.concat(hidden) if hidden else None
         for part in self._parts(file.base, file.base_part, visible=True):
             twice = int(keys.find(shadow, part)[1].sum()) if shadow is not None else 0
             if twice:
-                what = f"{twice} keys are both in base and in shadow: deleted rows may be visible"
-                self._at.bad_content("S15", what)
+                text = f"{twice} keys are both in base and in shadow: deleted rows may be visible"
+                self._place.bad_content("S15", text)
         if not self._complete:
             return
         largest, overflows = self._statistics.ordering_max, self._statistics.overflows
         if largest != file.ordering_max:
-            what = f"its largest ordering values are {largest}, not {file.ordering_max}: reads may show older values"
-            self._at.bad_content("S12", what)
+            text = f"its largest ordering values are {largest}, not {file.ordering_max}: reads may show older values"
+            self._place.bad_content("S12", text)
         if overflows != file.overflows:
-            what = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
-            self._at.bad_content("", what)
+            text = f"overflowing rows per column are {overflows}, its entry says {file.overflows}"
+            self._place.bad_content("", text)
 
     def _parts(self, file: FileRef | None, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         """Check each row group, and yield its keys."""
         if file is None:
             return
         overlays = [overlay.file for overlay in self._file.overlays] if visible else []
-        intact = [self._files.are_intact(each, self._findings) for each in (file, *overlays)]
+        intact = [self._files.are_intact(stored_file, self._findings) for stored_file in (file, *overlays)]
         if not all(intact):
             self._complete = False
             return
@@ -127,24 +128,24 @@ class SliceChecker:
 
     def _row_groups(self, file: FileRef, part: FilePart | None, *, visible: bool) -> Iterator[KeyVector]:
         schema = self._schema
-        at = self._findings.at(file.path if part is None else f"{file.path}, rows of {self._at.where}")
-        checker = RowChecker(schema, schema.groups, at, self._on_arrivals, distinct=True)
-        aggregated = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
-        columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregated)
+        place = self._findings.at(file.path if part is None else f"{file.path}, rows of {self._place.where}")
+        checker = RowChecker(schema, schema.groups, place, self._on_arrivals, distinct=True)
+        aggregate_columns = [name for group in schema.groups if mode_of(group).may_overflow for name in group.values]
+        columns = columns_to_read(schema, schema.groups, schema.slice.names, *aggregate_columns)
         with contextlib.ExitStack() as stack:
             parquet = self._open(stack, file)
             if _fields(parquet.schema_arrow) != _fields(schema.slice):
                 self._complete = False
-                what = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
-                at.bad_content("S19", what)
+                text = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                place.bad_content("S19", text)
                 return
             overlays = self._overlays(stack, parquet) if visible else []
             rows = parquet.metadata.num_rows
             first, end = (0, rows) if part is None else (part.first, part.first + part.rows)
             if rows != file.rows:
-                at.bad_content("S7", f"it has {rows} rows, its entry says {file.rows}")
+                place.bad_content("S7", f"it has {rows} rows, its entry says {file.rows}")
             if end > rows:
-                at.bad_content("S7", f"it has {rows} rows, its entry names rows {first} to {end}")
+                place.bad_content("S7", f"it has {rows} rows, its entry names rows {first} to {end}")
             start = 0
             for number in range(parquet.num_row_groups):
                 count = parquet.metadata.row_group(number).num_rows
@@ -158,8 +159,8 @@ class SliceChecker:
                 for overlay in overlays:
                     self._files.check_index(overlay[0], overlay[1], number, self._findings)
                     batch = self._overlaid(overlay, batch, number, columns)
-                if self._are_here(batch, beside).any():
-                    at.bad_content("S7", "a row of its file group is outside the rows that its entry names")
+                if self._are_in_file_group(batch, beside).any():
+                    place.bad_content("S7", "a row of its file group is outside the rows that its entry names")
                 if low < high:
                     yield self._check_rows(checker, batch, slice(low, high), visible=visible)
 
@@ -168,50 +169,50 @@ class SliceChecker:
         return stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
 
     def _overlays(self, stack: contextlib.ExitStack, base: pq.ParquetFile) -> list[_Overlay]:
-        """The overlays of the slice that can be read, each with the columns that it replaces."""
-        schema, found = self._schema, []
+        """Open the overlays of the slice that can be read, each with the columns that it replaces."""
+        schema, overlays = self._schema, []
         groups = {group.id: group for group in schema.groups}
         for overlay in self._file.overlays:
-            opened, at = self._open(stack, overlay.file), self._findings.at(overlay.file.path)
-            replaced = {name for group in overlay.groups for name in schema.group_columns(groups[group])}
-            fields = {name: (kind, number) for name, kind, number in _fields(opened.schema_arrow)}
-            expected = {*schema.key, schema.sort_column, *replaced}
-            wanted = {name: (kind, number) for name, kind, number in _fields(schema.slice) if name in expected}
-            if not wanted.items() <= fields.items():
+            parquet, place = self._open(stack, overlay.file), self._findings.at(overlay.file.path)
+            replaced_columns = {name for group in overlay.groups for name in schema.group_columns(groups[group])}
+            fields = {name: (kind, number) for name, kind, number in _fields(parquet.schema_arrow)}
+            required = {*schema.key, schema.sort_column, *replaced_columns}
+            required_fields = {name: (kind, number) for name, kind, number in _fields(schema.slice) if name in required}
+            if not required_fields.items() <= fields.items():
                 self._complete = False
-                what = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
-                at.bad_content("S19", what)
-            elif _row_counts(opened) != _row_counts(base):
+                text = f"its columns are not those of schema revision {self._file.rev}: it cannot be read"
+                place.bad_content("S19", text)
+            elif _row_counts(parquet) != _row_counts(base):
                 self._complete = False
-                at.bad_content("S29", "its row groups have other numbers of rows than those of the base")
+                place.bad_content("S29", "its row groups have other numbers of rows than those of the base")
             else:
-                found.append((overlay.file, opened, replaced))
-        return found
+                overlays.append((overlay.file, parquet, replaced_columns))
+        return overlays
 
     def _overlaid(self, overlay: _Overlay, rows: Arrays, number: int, columns: Sequence[str]) -> Arrays:
-        """The rows of a row group of the base with the columns of an overlay."""
-        file, opened, replaced = overlay
+        """Rows of a row group of the base, with the columns of an overlay."""
+        file, parquet, replaced_columns = overlay
         in_key = {*self._schema.key, self._schema.sort_column}
-        read = [name for name in columns if name in replaced or name in in_key]
-        table = opened.read_row_group(number, columns=read, use_threads=False)
-        found = {name: keys.one_array(table.column(name)) for name in read}
-        if any(not found[name].equals(rows[name]) for name in in_key):
+        read_columns = [name for name in columns if name in replaced_columns or name in in_key]
+        table = parquet.read_row_group(number, columns=read_columns, use_threads=False)
+        overlay_columns = {name: keys.one_array(table.column(name)) for name in read_columns}
+        if any(not overlay_columns[name].equals(rows[name]) for name in in_key):
             self._findings.at(file.path).bad_content("S29", "its keys are not those of the base, in the same order")
-        return {**rows, **found}
+        return {**rows, **overlay_columns}
 
-    def _are_here(self, batch: Arrays, rows: Sequence[int]) -> Mask:
-        """Which of the given rows belong to the slice's file group."""
-        there = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
-        return in_file_group(self._schema, there, [self._file.group], [len(rows)])
+    def _are_in_file_group(self, batch: Arrays, rows: Sequence[int]) -> Mask:
+        """Mask of the rows at some positions that belong to the slice's file group."""
+        key_columns = {name: batch[name].take(pa.array(rows, pa.int64())) for name in self._schema.key}
+        return in_file_group(self._schema, key_columns, [self._file.group], [len(rows)])
 
     def _check_rows(self, checker: RowChecker, batch: Arrays, rows: slice, *, visible: bool) -> KeyVector:
         schema, count = self._schema, rows.stop - rows.start
         batch = {name: column[rows] for name, column in batch.items()}
-        shown = visible_rows(batch, schema)
+        is_visible = visible_rows(batch, schema)
         wrong = (
-            ("S12", ~shown, "base rows are not visible: readers return them nevertheless")
+            ("S12", ~is_visible, "base rows are not visible: readers return them nevertheless")
             if visible
-            else ("S12", shown, "shadow rows are visible: readers of base files alone miss them")
+            else ("S12", is_visible, "shadow rows are visible: readers of base files alone miss them")
         )
         vector = checker.check(batch, [self._file.group], [count], wrong)
         self._findings.count("rows", count)

@@ -1,8 +1,7 @@
 """Findings: what `verify` reports, written for operators.
 
-A finding names the rule that is violated (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks
-report to a `Place`, which has one method for each kind of finding and knows the hint for it. A report also counts what
-was checked.
+A finding names the violated rule (PROTOCOL.md, "Invariants"), the place, the consequence and what to do. Checks report
+to a `Place`, which has a method for each kind of finding, with its hint. A report also counts what was checked.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ class Finding:
     """One problem, or one fact that is worth knowing.
 
     Attributes:
-        invariant: The rule that is violated, for example ``S7``; "" if it is not a rule of the protocol.
+        invariant: The violated rule, for example ``S7``; "" if it is not a rule of the protocol.
         severity: See `Severity`.
         where: A path, or a lane and entry, or a file group.
-        what: What is wrong and what follows from it.
-        hint: What to do about it; "" if there is nothing to do.
+        what: What is wrong, and its consequence.
+        hint: What to do; "" if there is nothing to do.
     """
 
     invariant: str
@@ -65,11 +64,11 @@ class VerifyReport:
 
     Attributes:
         uri: Location of the table.
-        cut: Text of the snapshot that was verified: all entries up to there.
+        cut: Text of the verified snapshot: all entries up to it.
         deep: True if the contents of files were read, False if only their sizes were checked.
         findings: Errors first, then warnings, then infos; at most `MAX_ALIKE` of one rule and severity.
         omitted: Number of findings beyond `MAX_ALIKE`.
-        checked: What was checked ("entries", "files", "rows", ...) and how many of it.
+        checked: Number of checked objects, by kind ("entries", "files", "rows", ...).
         seconds: Wall-clock time.
     """
 
@@ -83,7 +82,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """True if there is no error and no warning."""
+        """Whether there are neither errors nor warnings."""
         return not self.errors and not self.warnings
 
     @property
@@ -107,33 +106,33 @@ class VerifyReport:
     def _repr_html_(self) -> str:
         """For notebooks: the verdict, and the findings."""
         verdict = str(self).split("\n")[2]
-        found = [(each.severity, each.invariant, each.where, each.what, each.hint) for each in self.findings]
-        whole = shown.facts(
+        rows = [(item.severity, item.invariant, item.where, item.what, item.hint) for item in self.findings]
+        html = shown.facts(
             "VerifyReport", {"table": self.uri, "snapshot": self.cut, "verdict": verdict, "checked": self.checked}
         )
-        return whole + (shown.rows("", ("severity", "rule", "where", "what", "what to do"), found) if found else "")
+        return html + (shown.rows("", ("severity", "rule", "where", "what", "what to do"), rows) if rows else "")
 
     def __str__(self) -> str:
-        how = "contents of files" if self.deep else "sizes of files only"
-        checked = ", ".join(f"{number:,} {what}" for what, number in self.checked.items())
+        scope = "contents of files" if self.deep else "sizes of files only"
+        checked = ", ".join(f"{number:,} {kind}" for kind, number in self.checked.items())
         verdict = (
             "nothing is wrong"
             if self.ok
             else f"{counted(len(self.errors), 'error')}, {counted(len(self.warnings), 'warning')}"
             + (f", and {self.omitted:,} more findings" if self.omitted else "")
         )
-        lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({how}) in {self.seconds:.1f} s", verdict]
+        lines = [f"{self.uri} at {self.cut}", f"checked {checked} ({scope}) in {self.seconds:.1f} s", verdict]
         return "\n".join([*lines, *(str(finding) for finding in self.findings)])
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The findings of one task, in the order in which they were made.
+class TaskFindings:
+    """The findings of one task, in order.
 
     Attributes:
         findings: At most `MAX_ALIKE` of one rule and severity.
         omitted: Number of further findings.
-        checked: What was checked and how many of it.
+        checked: Number of checked objects, by kind.
     """
 
     findings: tuple[Finding, ...]
@@ -146,51 +145,51 @@ class Findings:
 
     def __init__(self, progress: OnStage = unobserved) -> None:
         self._progress = progress
-        self._found: list[Finding] = []
+        self._findings: list[Finding] = []
         self._alike: Counter[tuple[str, Severity]] = Counter()
         self._done = self._total = 0
         self.omitted = 0
         self.checked: Counter[str] = Counter()
 
     def at(self, where: str) -> Place:
-        """The place that the next findings are about: a path, or a lane and entry, or a file group."""
+        """A place to report findings about: a path, or a lane and entry, or a file group."""
         return Place(self, where)
 
     def add(self, finding: Finding) -> None:
         kind = (finding.invariant, finding.severity)
         self._alike[kind] += 1
         if self._alike[kind] <= MAX_ALIKE:
-            self._found.append(finding)
+            self._findings.append(finding)
         else:
             self.omitted += 1
 
-    def include(self, found: Found) -> None:
+    def include(self, task_findings: TaskFindings) -> None:
         """Add the findings of a task."""
-        for finding in found.findings:
+        for finding in task_findings.findings:
             self.add(finding)
-        self.omitted += found.omitted
-        self.checked.update(found.checked)
+        self.omitted += task_findings.omitted
+        self.checked.update(task_findings.checked)
 
-    def result(self) -> Found:
+    def result(self) -> TaskFindings:
         """All findings so far."""
-        return Found(tuple(self._found), self.omitted, dict(self.checked))
+        return TaskFindings(tuple(self._findings), self.omitted, dict(self.checked))
 
-    def drop(self, unwanted: Callable[[Finding], bool]) -> int:
-        """Remove findings; returns their number."""
-        kept = [finding for finding in self._found if not unwanted(finding)]
-        dropped = len(self._found) - len(kept)
-        self._found = kept
-        return dropped
+    def drop(self, is_unwanted: Callable[[Finding], bool]) -> int:
+        """Remove unwanted findings; returns their number."""
+        remaining = [finding for finding in self._findings if not is_unwanted(finding)]
+        count = len(self._findings) - len(remaining)
+        self._findings = remaining
+        return count
 
     @property
-    def found(self) -> tuple[Finding, ...]:
-        """Errors first, then warnings, then infos; otherwise in the order in which they were added."""
+    def by_severity(self) -> tuple[Finding, ...]:
+        """All findings: errors, then warnings, then infos; each in the order in which they were added."""
         order = list(Severity)
-        return tuple(sorted(self._found, key=lambda finding: order.index(finding.severity)))
+        return tuple(sorted(self._findings, key=lambda finding: order.index(finding.severity)))
 
-    def count(self, what: str, number: int = 1) -> None:
-        """Add to the number of things that were checked."""
-        self.checked[what] += number
+    def count(self, kind: str, number: int = 1) -> None:
+        """Add to the number of checked objects of a kind."""
+        self.checked[kind] += number
 
     def expect(self, objects: int) -> None:
         """Add to the number of objects that progress is measured against."""
@@ -204,7 +203,7 @@ class Findings:
         self._progress(Stage("verifying", self._done, self._total, "objects"))
 
     def finish(self) -> None:
-        """Report the end of progress, also if fewer objects were checked than expected."""
+        """Report that the work is done, also if fewer objects were checked than expected."""
         self.done(self._total - self._done)
 
 
@@ -215,22 +214,22 @@ class Place:
     findings: Findings
     where: str
 
-    def damage(self, invariant: str, what: str, hint: str = RESTORE) -> None:
-        """An object is missing, or its bytes are not the ones that were written."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+    def damage(self, invariant: str, text: str, hint: str = RESTORE) -> None:
+        """Report that an object is missing, or that its bytes differ from those that were written."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, hint))
 
-    def violation(self, invariant: str, what: str, hint: str = REPORT) -> None:
-        """An intact entry contradicts others: a process did not follow the protocol."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, hint))
+    def violation(self, invariant: str, text: str, hint: str = REPORT) -> None:
+        """Report that an intact entry contradicts others: a process did not follow the protocol."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, hint))
 
-    def bad_content(self, invariant: str, what: str) -> None:
-        """An intact file contradicts its entry, or breaks a rule of its format."""
-        self.findings.add(Finding(invariant, Severity.ERROR, self.where, what, REWRITE))
+    def bad_content(self, invariant: str, text: str) -> None:
+        """Report that an intact file contradicts its entry, or breaks a rule of its format."""
+        self.findings.add(Finding(invariant, Severity.ERROR, self.where, text, REWRITE))
 
-    def warning(self, what: str, hint: str) -> None:
-        """Nothing is wrong yet, but an operator should act."""
-        self.findings.add(Finding("", Severity.WARNING, self.where, what, hint))
+    def warning(self, text: str, hint: str) -> None:
+        """Report that nothing is wrong yet, but an operator should act."""
+        self.findings.add(Finding("", Severity.WARNING, self.where, text, hint))
 
-    def info(self, what: str, hint: str = "") -> None:
-        """A fact that an operator may want to know."""
-        self.findings.add(Finding("", Severity.INFO, self.where, what, hint))
+    def info(self, text: str, hint: str = "") -> None:
+        """Report a fact that an operator may want to know."""
+        self.findings.add(Finding("", Severity.INFO, self.where, text, hint))

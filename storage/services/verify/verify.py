@@ -4,10 +4,10 @@
     (state, schemas,  (what is written     (a missing file    (what retained           (log files)
      checkpoints)      later is ignored)    is a finding)      snapshots need)
 
-This order avoids false findings while the table is written to: the objects that an entry names existed before the
-entry. Nothing is changed, and no cache is used. The code of readers is not trusted: entries, checksums, file groups of
-keys, orders, statistics and checkpoints are computed again. Only the definitions of the statistics are shared with
-writers.
+This order avoids false findings while writers run: the objects that an entry names existed before the entry. Verify
+changes nothing and uses no cache. It does not rely on the code of readers: it computes entries, checksums, file
+groups of keys, orders, statistics and checkpoints itself. It shares only the definitions of statistics with writers.
+Rules such as S2 are in PROTOCOL.md, "Invariants".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from weft.storage.log.table_log import TableLog
 from weft.storage.services.clean.clean import run_clean
 from weft.storage.services.steps.progress import OnStage, unobserved
 from weft.storage.services.steps.tasks import Execute, Shared, one_by_one
-from weft.storage.services.verify.check_lanes import Arrivals, LaneChecker, Merged
+from weft.storage.services.verify.check_lanes import Arrivals, LaneChecker, MergedEntries
 from weft.storage.services.verify.check_references import check_references
 from weft.storage.services.verify.check_slots import check_archives, list_slots
 from weft.storage.services.verify.check_table_lane import (
@@ -44,7 +44,7 @@ from weft.storage.services.verify.check_table_lane import (
 )
 from weft.storage.services.verify.contents import ContentChecks, SliceToCheck
 from weft.storage.services.verify.findings import Findings, VerifyReport
-from weft.storage.services.verify.required_files import NamedSnapshot, Retained, StoredFiles, find_retained
+from weft.storage.services.verify.required_files import NamedSnapshot, RetainedSnapshots, StoredFiles, find_retained
 
 _KEEP_ALL: Final = dt.timedelta(days=200 * 365)  # retention of a clean that expires nothing
 _UNCOMMITTED: Final = (
@@ -61,7 +61,7 @@ def verify_table(
     progress: OnStage = unobserved,
     execute: Execute = one_by_one,
 ) -> VerifyReport:
-    """`weft.Table.verify` of a table that may be too damaged to open.
+    """Verify a table that may be too damaged to open; otherwise as `weft.Table.verify`.
 
     Raises:
         NotFound: There is neither a table nor a part of one.
@@ -76,26 +76,26 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: E
 
     Args:
         table_log: Location and clock of the table; its cached state is not used.
-        deep: Also read the contents of files; otherwise only entries are read, and the sizes of files are compared.
+        deep: Whether to read the contents of files; otherwise only their sizes are compared with the entries.
         progress: Called during the work.
-        execute: Where the contents of files are checked; by default here, one file at a time.
+        execute: Runs the checks of contents; by default in this process, one file at a time.
 
     Raises:
         NotFound: The table does not exist.
         StoreUnavailable: The store does not answer.
     """
-    started = time.monotonic()
+    start_time = time.monotonic()
     findings = Findings(progress)
-    at = _Verification(table_log, findings, execute, deep=deep).run()
+    cut = _Verification(table_log, findings, execute, deep=deep).run()
     findings.finish()
     return VerifyReport(
         uri=table_log.store.uri,
-        cut=str(at),
+        cut=str(cut),
         deep=deep,
-        findings=findings.found,
+        findings=findings.by_severity,
         omitted=findings.omitted,
         checked=dict(findings.checked),
-        seconds=time.monotonic() - started,
+        seconds=time.monotonic() - start_time,
     )
 
 
@@ -115,8 +115,8 @@ class _Verification:
             if not self._table_log.lacks_first():
                 hint = "check the path, or create it: weft create PIPELINE, or Table.create"
                 raise NotFound(f"there is no table at {self._store.uri}", hint=hint)
-            what = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
-            first.damage("S2", what)
+            text = "the table lane is missing, but writers' lanes exist: the table cannot be opened or checked"
+            first.damage("S2", text)
             return Cut(0, {})
         self._findings.expect(len(slots))
         table = self._read_table_lane(slots)
@@ -124,10 +124,10 @@ class _Verification:
             first.damage("S2", "no state of the table can be read: its files cannot be checked")
         lanes = self._list_lanes(table)
         self._files.list()
-        heads = {lane: taken[-1] if taken else 0 for lane, taken in lanes.items()}
+        heads = {lane: lane_slots[-1] if lane_slots else 0 for lane, lane_slots in lanes.items()}
         retained = find_retained(self._env, table, slots, heads, self._files)
         self._check_lanes(table, lanes, retained)
-        if table.whole:
+        if table.is_complete:
             claims = {name: lane.claims for name, lane in self._lanes.items()}
             check_fencing_barriers(table, claims, self._findings)
         if table.state is not None:
@@ -149,38 +149,42 @@ class _Verification:
         lane, checkpoints = reader.lane, reader.checkpoints
         for _, state in reader.states():
             if state is not None:
-                checkpoints.compare(state, exact=lane.whole)
-        checkpoints.finish(lane.head, whole=lane.whole)
-        if lane.state is not None and not lane.current:
-            what = f"the table's state after entry {lane.state.head} is not known; it was checked up to there"
-            self._findings.at("the table lane").info(what, "repair the entry, and verify again")
+                checkpoints.compare(state, exact=lane.is_complete)
+        checkpoints.finish(lane.head, is_complete=lane.is_complete)
+        if lane.state is not None and not lane.is_current:
+            text = f"the table's state after entry {lane.state.head} is not known; it was checked up to there"
+            self._findings.at("the table lane").info(text, "repair the entry, and verify again")
         return lane
 
     def _list_lanes(self, table: TableLane) -> dict[LaneName, list[int]]:
-        """The slots of every lane that was declared. All lanes are listed before any of their entries is read."""
-        declared = {**table.retired, **table.state.lanes} if table.state is not None else {}
-        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in declared if lane != TABLE_LANE}
+        """List the slots of every lane of the table. All lanes are listed before any of their entries is read."""
+        all_lanes = {**table.retired, **table.state.lanes} if table.state is not None else {}
+        lanes = {lane: list_slots(self._env, lane, self._findings) for lane in all_lanes if lane != TABLE_LANE}
         self._findings.count("lanes", len(lanes))
         self._findings.expect(sum(map(len, lanes.values())))
-        if table.current:
+        if table.is_current:
             folder = f"{TIMELINE}/lanes"
-            stored = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
-            known = {*lanes, *(entry.name for entry in self._later_entries(table) if isinstance(entry, LaneAdd))}
-            for name in sorted(stored - known):
-                what = "its entries are of a lane that the table does not have: they are ignored"
-                self._findings.at(f"{folder}/{name}").violation("S5", what)
+            folder_names = {name.partition("/")[0] for name, _ in self._store.list(Path(folder))}
+            known_names = {*lanes, *(entry.name for entry in self._later_entries(table) if isinstance(entry, LaneAdd))}
+            for name in sorted(folder_names - known_names):
+                text = "its entries are of a lane that the table does not have: they are ignored"
+                self._findings.at(f"{folder}/{name}").violation("S5", text)
         return lanes
 
     def _later_entries(self, table: TableLane) -> list[TableEntry]:
         """Entries of the table lane that were published during the verification."""
         return read_table_lane(CommitLog(self._env), table.head)
 
-    def _check_lanes(self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: Retained) -> None:
+    def _check_lanes(
+        self, table: TableLane, lanes: Mapping[LaneName, Sequence[int]], retained: RetainedSnapshots
+    ) -> None:
         state = table.state
-        merged = Merged(self._store, state, deep=self._deep) if state is not None and table.current else None
-        declared = {**table.retired, **state.lanes} if state is not None else {}
-        for lane in (declared[name] for name in lanes):
-            checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged, self._findings)
+        merged_entries = (
+            MergedEntries(self._store, state, deep=self._deep) if state is not None and table.is_current else None
+        )
+        all_lanes = {**table.retired, **state.lanes} if state is not None else {}
+        for lane in (all_lanes[name] for name in lanes):
+            checker = LaneChecker(self._env, table, lane, lanes[lane.name], merged_entries, self._findings)
             self._lanes[lane.name] = checker
             for entry in checker.commits():
                 if retained.needs(lane.name, entry.seq):
@@ -194,35 +198,35 @@ class _Verification:
         schema: TableSchema | None,
         files: Sequence[LogFile],
         registers_of: Shared[Arrivals] | None = None,
-        to: Seqs | None = None,
+        ends: Seqs | None = None,
     ) -> None:
         for file in files:
             if schema is not None and self._files.have(file.file):
-                self._contents.add_log_file(schema, file, registers_of, to)
+                self._contents.add_log_file(schema, file, registers_of, ends)
 
-    def _check_reach(self, table: TableLane, retained: Retained) -> None:
-        """R3: no snapshot, slice or fold extends beyond the end of a lane. S32: slices have all of retired lanes."""
+    def _check_reach(self, table: TableLane, retained: RetainedSnapshots) -> None:
+        """Check R3: no snapshot, slice or fold extends beyond the end of a lane; and S32, for retired lanes."""
         heads = {name: lane.head for name, lane in self._lanes.items()}
         for snapshot in retained.snapshots:
             self._check_has_retired(table, snapshot)
             for lane, seq in snapshot.lanes.items():
                 if seq > heads.get(lane, 0):
-                    what = f"{snapshot.name} ends at entry {seq}, but the lane ends at {heads.get(lane, 0)}"
-                    self._findings.at(describe_lane(lane)).damage("S4", f"{what}: entries were removed")
-            reached: list[tuple[str, Seqs]]
-            reached = [(f"slice of {group}", file.cut) for group, file in snapshot.state.slices.items()]
-            reached += [(f"fold of entry {fold.slot} of the table lane", fold.to) for fold in snapshot.state.folds]
-            for where, reach in reached:
-                at = self._findings.at(where)
+                    text = f"{snapshot.name} ends at entry {seq}, but the lane ends at {heads.get(lane, 0)}"
+                    self._findings.at(describe_lane(lane)).damage("S4", f"{text}: entries were removed")
+            reaches: list[tuple[str, Seqs]]
+            reaches = [(f"slice of {group}", file.cut) for group, file in snapshot.state.slices.items()]
+            reaches += [(f"fold of entry {fold.slot} of the table lane", fold.to) for fold in snapshot.state.folds]
+            for where, reach in reaches:
+                place = self._findings.at(where)
                 for lane, seq in only(reach, snapshot.state.lanes).items():
                     if seq <= snapshot.lanes.get(lane, 0):
                         continue
                     if seq > heads.get(lane, 0):
-                        what = f"it contains lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
-                        at.damage("S4", f"{what}: entries were removed")
+                        text = f"it contains lane {lane!r} up to entry {seq}, but the lane ends at {heads.get(lane, 0)}"
+                        place.damage("S4", f"{text}: entries were removed")
                     else:
-                        what = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
-                        at.violation("S8", what)
+                        text = f"it contains entry {seq} of lane {lane!r}, which {snapshot.name} does not have"
+                        place.violation("S8", text)
 
     def _check_has_retired(self, table: TableLane, snapshot: NamedSnapshot) -> None:
         state = snapshot.state
@@ -230,82 +234,84 @@ class _Verification:
             if name in state.lanes:
                 has_all = state.covered.get(name, 0) >= (lane.closed or 0)
             else:
-                has_all = lane.lane_id < state.next_lane_id  # it was retired already, not added later
+                has_all = lane.lane_id < state.next_lane_id  # else the lane was added later
             if not has_all:
-                what = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
-                self._findings.at(describe_lane(name)).violation("S32", what)
+                text = f"lane {name!r} was retired, and the slices of {snapshot.name} do not have all its rows"
+                self._findings.at(describe_lane(name)).violation("S32", text)
 
-    def _check_contents(self, table: TableLane, retained: Retained) -> None:
+    def _check_contents(self, table: TableLane, retained: RetainedSnapshots) -> None:
         """Check the slices and folds of all retained snapshots, each once."""
-        done: set[object] = set()
+        checked_keys: set[object] = set()
         for snapshot in retained.snapshots:
             arrivals = Shared(Arrivals(snapshot.state, table.retired, self._lanes))
             for group, file in sorted(snapshot.state.slices.items(), key=_by_base_file):
-                key = (group, tuple(sorted(file.cut.items())), *(stored.path for stored in file.objects))
+                key = (group, tuple(sorted(file.cut.items())), *(stored_file.path for stored_file in file.objects))
                 schema = table.schema_at(file.rev)
-                if key not in done and schema is not None and self._files.have(*file.objects):
-                    done.add(key)
+                if key not in checked_keys and schema is not None and self._files.have(*file.objects):
+                    checked_keys.add(key)
                     self._findings.count("slices")
                     self._contents.add_slice(SliceToCheck(schema, file, arrivals))
             for fold in snapshot.state.folds:
-                if fold.slot not in done:
-                    done.add(fold.slot)
-                    # Files may also have rows of file groups for which another fold or compaction was published first.
+                if fold.slot not in checked_keys:
+                    checked_keys.add(fold.slot)
+                    # A file may also have rows of file groups that the FOLD left out, as another was published first.
                     self._check_log_files(table.fold_schemas.get(fold.slot), fold.files, arrivals, fold.to)
 
     def _drop_expired(self, table: TableLane) -> None:
         """Drop findings about missing files if a clean expired snapshots during the verification."""
-        if not self._findings.found:
+        if not self._findings.by_severity:
             return
         try:
-            later = self._later_entries(table)
+            later_entries = self._later_entries(table)
         except TableError:
             return
-        if any(isinstance(entry, CleanIntent) for entry in later):
-            missing = self._files.missing()
-            if dropped := self._findings.drop(lambda finding: finding.where in missing):
-                what = f"a clean made {dropped} files expire during the verification"
-                self._findings.at("the table").info(what, "verify again")
+        if any(isinstance(entry, CleanIntent) for entry in later_entries):
+            missing_paths = self._files.find_missing()
+            if count := self._findings.drop(lambda finding: finding.where in missing_paths):
+                text = f"a clean made {count} files expire during the verification"
+                self._findings.at("the table").info(text, "verify again")
 
     def _describe_open_work(self, state: TableState) -> None:
-        now, at = self._table_log.clock.now_ms(), self._findings.at
+        now_ms, place_of = self._table_log.clock.now_ms(), self._findings.at
         for plan_id, plan in state.plans.items():
-            what = f"a compaction or fold began {_ago(now - plan.committed_at_ms)} and has not ended"
-            at(f"plan {plan_id}").info(f"{what}; it keeps its files", "if it has died: clean with abandon_after")
+            text = f"a compaction or fold began {_ago(now_ms - plan.committed_at_ms)} and has not ended"
+            place_of(f"plan {plan_id}").info(f"{text}; it keeps its files", "if it has died: clean with abandon_after")
         if state.intent is not None:
-            what = f"a restore, undo or close began {_ago(now - state.intent.committed_at_ms)} and is not complete"
-            at(f"entry {state.intent.seq} of the table lane").info(what, "the next writer or service completes it")
+            text = f"a restore, undo or close began {_ago(now_ms - state.intent.committed_at_ms)} and is not complete"
+            place_of(f"entry {state.intent.seq} of the table lane").info(
+                text, "the next writer or service completes it"
+            )
         open_lanes = {lane for lane in state.lanes if state.lanes[lane].closed is None}
         ends = {name: LaneEnd(lane.head, lane.epoch) for name, lane in self._lanes.items() if name in open_lanes}
         for lane, count in self._files.count_uncommitted(ends).items():
-            what = f"{count} log files are for entries after {ends[lane].head}, which is its last"
-            at(describe_lane(lane)).info(what, _UNCOMMITTED)
-        for lane, beat in newest_heartbeats(self._store).items():
-            if lane in open_lanes and now - beat.at_ms > SILENT_AFTER_MS:
-                what = f"the last heartbeat of its writer was {_ago(now - beat.at_ms)}"
-                at(describe_lane(lane)).info(what, "if it has died: restart it, or fence the lane")
+            text = f"{count} log files are for entries after {ends[lane].head}, which is its last"
+            place_of(describe_lane(lane)).info(text, _UNCOMMITTED)
+        for lane, heartbeat in newest_heartbeats(self._store).items():
+            if lane in open_lanes and now_ms - heartbeat.at_ms > SILENT_AFTER_MS:
+                text = f"the last heartbeat of its writer was {_ago(now_ms - heartbeat.at_ms)}"
+                place_of(describe_lane(lane)).info(text, "if it has died: restart it, or fence the lane")
 
     def _describe_garbage(self) -> None:
         """Report what a clean that expires no snapshot would delete, and objects that weft did not write."""
-        at = self._findings.at("the table")
+        place = self._findings.at("the table")
         try:
             result = run_clean(self._table_log, _KEEP_ALL, None, None, dry_run=True)
         except NOT_REPLAYED as error:
-            why = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
-            at.info(f"its garbage is not known: {why}", "repair the rest first")
+            reason = error.message if isinstance(error, TableError) else f"its schema cannot be read: {error}"
+            place.info(f"its garbage is not known: {reason}", "repair the rest first")
             return
         if result.files:
             kinds = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.deleted.items()))
-            what = f"{result.files:,} unneeded files, {result.bytes:,} bytes: {kinds}"
-            at.info(what, "clean deletes them")
+            text = f"{result.files:,} unneeded files, {result.bytes:,} bytes: {kinds}"
+            place.info(text, "clean deletes them")
         if result.foreign_files:
-            shown = ", ".join(result.foreign[:3])
-            what = f"{result.foreign_files:,} objects have names that weft does not use: {shown}"
-            at.info(what, "they are ignored; delete them, unless you need them")
+            examples = ", ".join(result.foreign[:3])
+            text = f"{result.foreign_files:,} objects have names that weft does not use: {examples}"
+            place.info(text, "they are ignored; delete them, unless you need them")
 
 
 def _by_base_file(item: tuple[FileGroup, SliceFile]) -> tuple[str, FileGroup]:
-    """Sorts slices that share a base file next to each other, so that its row groups are decoded once."""
+    """Sort key that puts slices of the same base file next to each other, so that its row groups are decoded once."""
     group, file = item
     return file.base.path if file.base is not None else "", group
 

@@ -31,6 +31,6 @@ def check_import(source: ForeignTable, shown: pa.Table, key: Sequence[str] | Non
     """A table that is made of the source with its proposed configuration shows exactly these rows."""
     names = [name for name in shown.column_names if not name.startswith("_hoodie_")]
     uri = f"memory://imported/{uuid.uuid4().hex}"
-    done = import_table(uri, source, translate(source.kind, source.declared(), key=key).config)
+    done = import_table(uri, source, translate(source.kind, source.declaration(), key=key).config)
     assert (done.rows, done.keys) == (shown.num_rows, shown.num_rows)
     assert in_order(Table.open(uri).snapshot().to_arrow(names), names) == in_order(shown, names)

@@ -199,7 +199,7 @@ def _check(location: str, states: Sequence[Shown], refusal: str | None) -> None:
     check_read(source, states[-1].rows)
     with nullcontext() if refusal is None else pytest.raises(InvalidInput, match=refusal):
         check_import(source, states[-1].rows)
-    found = translate("paimon", source.declared())
+    found = translate("paimon", source.declaration())
     fates = {line.option: line.fate for line in found.report}
     assert set(source.options) <= set(fates), "every option is reported"
     assert fates.get("fields.g1.sequence-group", Fate.CARRIED) is Fate.CARRIED

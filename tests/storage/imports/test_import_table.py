@@ -53,7 +53,7 @@ def copied(
     key: Sequence[str] | None = None,
     **arguments: Any,
 ) -> ImportResult:
-    chosen = config or translate(source.kind, source.declared(), key=key).config
+    chosen = config or translate(source.kind, source.declaration(), key=key).config
     return import_table(uri, source, chosen, **arguments)
 
 
@@ -148,7 +148,7 @@ def test_many_batches_and_files_and_progress(tmp_path: Path) -> None:
     done = import_into(
         env,
         source,
-        translate("parquet", source.declared(), key=["id"]).config,
+        translate("parquet", source.declaration(), key=["id"]).config,
         progress=lambda stage: seen.append(stage.done),
     )
     assert (done.rows, done.keys) == (300_000, 300_000)
@@ -163,7 +163,7 @@ def test_folders_with_values_become_columns(tmp_path: Path) -> None:
         (tmp_path / "source" / f"day={day}").mkdir(parents=True)
         pq.write_table(pa.table({"id": [1], "v": [day[-1]]}), tmp_path / "source" / f"day={day}" / "a.parquet")
     source = open_foreign("parquet", str(tmp_path / "source"))
-    found = translate("parquet", source.declared(), key=["day", "id"])
+    found = translate("parquet", source.declaration(), key=["day", "id"])
     assert found.config["partition_by"] == ["day"]
     uri = new_uri()
     assert copied(source, uri, found.config).keys == 2
@@ -373,10 +373,10 @@ def test_columns_that_weft_cannot_store_are_named(tmp_path: Path) -> None:
     rows = ROWS.append_column("t", pa.array([1, 2, 3], pa.time64("us"))).append_column("n", pa.nulls(3))
     source = open_foreign("parquet", parquet(tmp_path / "source", rows))
     with pytest.raises(InvalidInput, match=r"no type for column t \(time64\[us\]\), n \(null\)"):
-        source.declared()
-    assert list(source.declared(["t", "n"]).columns) == ROWS.column_names
+        source.declaration()
+    assert list(source.declaration(["t", "n"]).columns) == ROWS.column_names
     with pytest.raises(InvalidInput, match="--leave-out: the source has no column 'x'"):
-        source.declared(["x"])
+        source.declaration(["x"])
 
 
 def test_an_older_version_of_delta_and_iceberg(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_an_older_version_of_delta_and_iceberg(tmp_path: Path) -> None:
 def test_watermarks_do_not_wait_for_the_import(tmp_path: Path) -> None:
     source = open_foreign("parquet", parquet(tmp_path / "source"))
     uri = new_uri()
-    copied(source, uri, translate("parquet", source.declared(), key=["id"], ordering=["ts"]).config)
+    copied(source, uri, translate("parquet", source.declaration(), key=["id"], ordering=["ts"]).config)
     table = Table.open(uri)
     assert [stream.name for stream in table.schema.streams] == ["main"]
     with table.writer("main", lateness=1) as writer:

@@ -12,20 +12,20 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.errors import InvalidInput
 from weft.storage.imports.table_text import read_table_text
 from weft.storage.imports.translate import to_yaml, translate
-from weft.storage.imports.translation import Declared, Fate, Translation
+from weft.storage.imports.translation import Declaration, Fate, Translation
 
 COLUMNS = {"id": "bigint", "a": "string", "b": "int", "c": "double", "ts": "bigint", "ts2": "bigint"}
 PARTIAL = {"merge-engine": "partial-update"}
 
 
 def paimon(options: Mapping[str, str], **changes: Any) -> Translation:
-    found = translate("paimon", Declared(**{"columns": COLUMNS, "key": ["id"], "options": options, **changes}))
+    found = translate("paimon", Declaration(**{"columns": COLUMNS, "key": ["id"], "options": options, **changes}))
     build_schema(load_config(found.config))
     return found
 
 
 def hudi(options: Mapping[str, str], **changes: Any) -> Translation:
-    found = translate("hudi", Declared(**{"columns": COLUMNS, "key": ["id"], "options": options, **changes}))
+    found = translate("hudi", Declaration(**{"columns": COLUMNS, "key": ["id"], "options": options, **changes}))
     build_schema(load_config(found.config))
     return found
 
@@ -180,7 +180,7 @@ def test_a_wrong_option_of_paimon(options: Mapping[str, str], message: str) -> N
 def test_a_table_without_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="declares no primary key"):
         paimon({}, key=[])
-    assert translate("paimon", Declared(COLUMNS), key=["id"]).config["key"] == ["id"]
+    assert translate("paimon", Declaration(COLUMNS), key=["id"]).config["key"] == ["id"]
 
 
 @pytest.mark.parametrize(
@@ -250,12 +250,12 @@ def test_keys_partitions_and_buckets_of_hudi() -> None:
 
 
 def test_ordering_of_a_table_that_declares_none() -> None:
-    found = translate("parquet", Declared(COLUMNS), key=["id"], ordering=["ts"])
+    found = translate("parquet", Declaration(COLUMNS), key=["id"], ordering=["ts"])
     assert merges(found) == {"main": ("latest", ["ts"])}
-    with pytest.raises(InvalidInput, match="say already how its rows are ordered"):
-        translate("paimon", Declared(COLUMNS, ["id"], options={"sequence.field": "ts"}), ordering=["ts2"])
+    with pytest.raises(InvalidInput, match="already say how its rows are ordered"):
+        translate("paimon", Declaration(COLUMNS, ["id"], options={"sequence.field": "ts"}), ordering=["ts2"])
     with pytest.raises(InvalidInput, match="--ordering: the table has no column 'nope'"):
-        translate("parquet", Declared(COLUMNS), key=["id"], ordering=["nope"])
+        translate("parquet", Declaration(COLUMNS), key=["id"], ordering=["nope"])
 
 
 DORIS = """
@@ -284,7 +284,7 @@ PROPERTIES (
 def test_a_statement_of_doris() -> None:
     text = read_table_text(DORIS)
     assert text.dialect == "doris"
-    found = translate("doris", Declared({}), text)
+    found = translate("doris", Declaration({}), text)
     build_schema(load_config(found.config))
     assert found.config == {
         "key": ["a", "b"],
@@ -323,7 +323,7 @@ def test_a_statement_of_doris() -> None:
 )
 def test_the_unique_model_of_doris(clauses: str, expected: tuple[str, Sequence[str]]) -> None:
     text = read_table_text(f"CREATE TABLE x (k INT, v INT, t BIGINT) {clauses}")
-    assert merges(translate("doris", Declared({}), text)) == {"main": expected}
+    assert merges(translate("doris", Declaration({}), text)) == {"main": expected}
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_the_unique_model_of_doris(clauses: str, expected: tuple[str, Sequence[s
     ],
 )
 def test_the_aggregate_model_of_doris(columns: str, merge: str, functions: dict[str, str] | None) -> None:
-    found = translate("doris", Declared({}), read_table_text(f"CREATE TABLE x (k INT, {columns}) AGGREGATE KEY(k)"))
+    found = translate("doris", Declaration({}), read_table_text(f"CREATE TABLE x (k INT, {columns}) AGGREGATE KEY(k)"))
     group = found.config["groups"]["main"]
     assert (group.get("merge", "latest"), group.get("functions")) == (merge, functions)
     build_schema(load_config(found.config))
@@ -344,7 +344,7 @@ def test_the_aggregate_model_of_doris(columns: str, merge: str, functions: dict[
 
 def test_the_duplicate_model_of_doris_has_no_key() -> None:
     with pytest.raises(InvalidInput, match="rows of this table have no unique key"):
-        translate("doris", Declared({}), read_table_text("CREATE TABLE x (k INT, v INT) DUPLICATE KEY(k)"))
+        translate("doris", Declaration({}), read_table_text("CREATE TABLE x (k INT, v INT) DUPLICATE KEY(k)"))
 
 
 FLINK = """CREATE TABLE t (
@@ -356,7 +356,7 @@ FLINK = """CREATE TABLE t (
 def test_a_statement_of_flink_for_paimon() -> None:
     text = read_table_text(FLINK)
     assert text.dialect == "paimon"
-    found = translate("paimon", Declared({}), text)
+    found = translate("paimon", Declaration({}), text)
     build_schema(load_config(found.config))
     assert found.config["columns"] == {
         "k": "int",
@@ -373,11 +373,11 @@ def test_a_statement_of_spark_for_hudi_and_properties_beside_files() -> None:
     columns, properties = "id BIGINT, v STRING, ts BIGINT", "primaryKey = 'id', preCombineField = 'ts'"
     text = read_table_text(f"CREATE TABLE h ({columns}) USING hudi TBLPROPERTIES ({properties})")
     assert text.dialect == "hudi"
-    assert merges(translate("hudi", Declared({}), text)) == {"main": ("latest", ["ts"])}
+    assert merges(translate("hudi", Declaration({}), text)) == {"main": ("latest", ["ts"])}
     properties = read_table_text(
         "#comment\nmerge-engine = partial-update\nprimary-key: id\n\nfields.ts.sequence-group=a,b,c\n"
     )
-    found = translate("parquet", Declared(COLUMNS), properties)
+    found = translate("parquet", Declaration(COLUMNS), properties)
     assert merges(found) == {"ts": ("latest", ["ts"]), "main": ("latest_non_null", [])}
     assert found.config["key"] == ["id"]
 
@@ -409,9 +409,9 @@ def test_comments_of_a_statement_and_of_a_source() -> None:
         'b INT SUM COMMENT "n") '
         "AGGREGATE KEY (id) COMMENT 'all orders' DISTRIBUTED BY HASH(id) BUCKETS 4 PROPERTIES ('replication_num' = '1')"
     )
-    assert (text.declared.comments, text.declared.comment) == ({"id": "it's the order", "b": "n"}, "all orders")
+    assert (text.declaration.comments, text.declaration.comment) == ({"id": "it's the order", "b": "n"}, "all orders")
     found = translate(
-        "parquet", Declared({"id": "bigint", "a": "string", "b": "int"}, comments={"a": "A", "b": "B"}), text
+        "parquet", Declaration({"id": "bigint", "a": "string", "b": "int"}, comments={"a": "A", "b": "B"}), text
     )
     assert found.config["comment"] == "all orders"
     assert found.config["columns"] == {

@@ -346,7 +346,7 @@ def test_what_cannot_be_published_is_refused_and_nothing_is_stored(tmp_path: Pat
 
 def test_a_log_of_another_table_is_refused(table: Table) -> None:
     write_deltalake(root_of(table), pa.table({"id": [1]}))
-    with pytest.raises(Conflict, match="not of this table"):
+    with pytest.raises(Conflict, match="belongs to another table"):
         publish_delta(table)
     assert table.savepoints() == []
 

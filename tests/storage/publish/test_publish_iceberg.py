@@ -29,7 +29,7 @@ from weft.storage.core.model import FIELD_ID
 from weft.storage.environment import open_environment
 from weft.storage.errors import Conflict, InvalidInput, NotFound
 from weft.storage.publish.iceberg import publish_iceberg
-from weft.storage.publish.iceberg_snapshot import Listed
+from weft.storage.publish.iceberg_snapshot import SnapshotFiles
 from weft.storage.publish.publication import Published
 from weft.storage.publish.upper_bound import cut_up
 
@@ -217,7 +217,7 @@ def test_each_file_with_unused_rows_has_its_own_delete_file(table: Table, catalo
         publish_iceberg(table, catalog, NAME)
         check_same_rows(table, catalog)
         published = catalog.load_table(NAME)
-        listed = Listed.of(published.io, published.current_snapshot())
+        listed = SnapshotFiles.of(published.io, published.current_snapshot())
         assert len(listed.deletes) == 1
         summary = published.metadata.snapshots[-1].summary
         assert summary is not None

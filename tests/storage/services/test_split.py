@@ -477,13 +477,13 @@ def test_two_splits_at_once_end_with_the_last_number() -> None:
 @pytest.mark.parametrize(
     ("buckets", "message", "hint"),
     [
-        (0, "buckets: 0 is out of range", "a power of two from 1 to 65536"),
-        (-8, "buckets: -8 is out of range", "a power of two from 1 to 65536"),
-        (12, "buckets: 12 is not a power of two", "the nearest are 8 or 16"),
-        (65_535, "buckets: 65535 is not a power of two", "the nearest are 32768 or 65536"),
+        (0, "buckets: 0 is out of range", "give a power of two from 1 to 65536"),
+        (-8, "buckets: -8 is out of range", "give a power of two from 1 to 65536"),
+        (12, "buckets: 12 is not a power of two", "give 8 or 16"),
+        (65_535, "buckets: 65535 is not a power of two", "give 32768 or 65536"),
         (1 << 17, "buckets: 131072 is out of range", "65536"),
-        (True, "buckets: True is not a number", "for example 16"),
-        ("8", "buckets: '8' is not a number", "for example 16"),
+        (True, "buckets: True is not a number", "give a number such as 16"),
+        ("8", "buckets: '8' is not a number", "give a number such as 16"),
     ],
 )
 def test_bad_numbers_change_nothing(buckets: Any, message: str, hint: str) -> None:

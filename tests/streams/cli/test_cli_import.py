@@ -82,7 +82,7 @@ def test_rows_that_are_merged_and_left_out_are_told(tmp_path: Path) -> None:
         (["{wide}", "{wide}", "--key", "id"], "cannot be read: there is no such file or folder"),
         (["{statement}", "{wide}"], "is text without rows"),
         (["{parquet}", "{wide}", "--options", "{wide}.sql"], "cannot read"),
-        (["{hudi}", "{wide}", "--from", "hudi", "--ordering", "paid"], "say already how its rows are ordered"),
+        (["{hudi}", "{wide}", "--from", "hudi", "--ordering", "paid"], "already say how its rows are ordered"),
     ],
 )
 def test_a_wrong_command_line_changes_nothing(arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from weft.storage.core.keys import key_vector
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.plan.regroup_slices import in_order
 from weft.storage.read.plan.read_task import read_task
-from weft.storage.services.compaction.compaction_task import CompactionTask, MadeSlice
+from weft.storage.services.compaction.compaction_task import CompactionTask, NewSlice
 from weft.storage.services.compaction.merge_steps import plan_steps
 from weft.storage.services.steps.row_change import NewValues, WithoutKeys
 
@@ -50,7 +50,7 @@ def task_of(table: Table, limit: int, **arguments: Any) -> CompactionTask:
     return CompactionTask(env=env, schema=schema, slices=tuple(slices), files=work.files, **fixed, **arguments)
 
 
-def written(table: Table, made: list[MadeSlice]) -> list[Any]:
+def written(table: Table, made: list[NewSlice]) -> list[Any]:
     """New slices without the names of files: their statistics, and the rows of their files in order."""
     found = []
     for each in made:

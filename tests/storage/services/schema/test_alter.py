@@ -126,7 +126,7 @@ def test_a_change_is_also_a_mapping(table: Table) -> None:
 
 WRONG: Mapping[str, tuple[Any, str, str]] = {
     "no kind": ({"name": "x"}, "the kind '' is unknown", "add_column"),
-    "another kind": ({"kind": "drop_table"}, "the kind 'drop_table' is unknown", "known: add_column"),
+    "another kind": ({"kind": "drop_table"}, "the kind 'drop_table' is unknown", "use one of: add_column"),
     "a field that is unknown": (
         {"kind": "widen_column", "name": "ots", "typ": "bigint"},
         "widen_column: type: is missing; widen_column: typ: is not a known field",
