@@ -1,4 +1,4 @@
-"""Forget deletes: where nothing else is known of the row."""
+"""Forget deletes: drop old deletes of rows that have no other data."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ from weft.storage.table import Table
 
 
 def _names(value: Any) -> Any:
-    """Names in a text, or in several, separated by commas."""
+    """Split a text, or several, with names separated by commas."""
     if isinstance(value, str):
         return parse_names(value)
     return value and [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
 def _properties(value: Any) -> Any:
-    """Properties as a mapping, or as texts KEY=VALUE."""
+    """Parse properties: a mapping, or texts KEY=VALUE."""
     if value is None or isinstance(value, Mapping):
         return value or {}
     properties = dict(option.partition("=")[::2] for option in value)

@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a key with a default": (
         put("columns", "id", to={"type": "bigint", "default": 0}),
-        "columns.id.default: a key column takes no default",
+        "columns.id.default: a key column cannot have a default",
         "",
     ),
     **{
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a default of a nested column": (
         put("columns", "tags", to={"type": "array<string>", "default": []}),
-        "columns.tags.default: nested columns take no default",
+        "columns.tags.default: nested columns cannot have a default",
         "",
     ),
     "a column that is a number": (

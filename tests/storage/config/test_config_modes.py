@@ -111,12 +111,12 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a function of an ordering column": (
         put("groups", "sums", "functions", "nts", to="max"),
-        "groups.sums.functions.nts: not a column that is aggregated",
+        "groups.sums.functions.nts: is not an aggregated column",
         "outside the ordering",
     ),
     "a function of another group's column": (
         put("groups", "sums", "functions", "a", to="max"),
-        "groups.sums.functions.a: not a column that is aggregated",
+        "groups.sums.functions.a: is not an aggregated column",
         "",
     ),
     "options of a function without any": (
@@ -132,12 +132,12 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "state outside a custom merger": (
         put("groups", "part", "state", to={"x": "bigint"}),
-        "groups.part.state.x: not a state column",
+        "groups.part.state.x: is not a valid state column",
         "only custom mergers keep state",
     ),
     "a state column named like a column": (
         put("groups", "own", "state", "a", to="bigint"),
-        "groups.own.state.a: not a state column",
+        "groups.own.state.a: is not a valid state column",
         "",
     ),
     "a state column of an unknown type": (

@@ -251,8 +251,8 @@ def test_the_setting_changes_beside_writers(clock: ManualClock) -> None:
     [
         ({}, "neither rows nor deletes"),
         ({"within": "1 day"}, "neither rows nor deletes"),
-        ({"rows": "0 s"}, "ttl.rows: is not a time above 0"),
-        ({"rows": "1 day", "deletes": "0 s"}, "ttl.deletes: is not a time above 0"),
+        ({"rows": "0 s"}, "ttl.rows: must be above 0"),
+        ({"rows": "1 day", "deletes": "0 s"}, "ttl.deletes: must be above 0"),
         ({"rows": "soon"}, "ttl.rows: 'soon' is not a duration"),
         ({"rows": "40000 days"}, "longer than 100 years"),
         ({"deletes": "1 day", "by": "at"}, "ttl.by: rows do not expire"),

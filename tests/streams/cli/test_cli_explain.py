@@ -78,4 +78,4 @@ def test_a_key_of_several_columns_is_given_by_name(tmp_path: Path) -> None:
     assert "--key lacks column day" in missing.stderr
     unnamed = weft("explain", table.uri, "--key", "0a")
     assert unnamed.exit_code == 2
-    assert "names no key column" in unnamed.stderr
+    assert "does not name a key column" in unnamed.stderr
