@@ -140,7 +140,7 @@ class ColumnRange:
         return self.nulls == self.rows
 
 
-Known: TypeAlias = Callable[[str], ColumnRange | None]
+RangeLookup: TypeAlias = Callable[[str], ColumnRange | None]
 """Returns the statistics of a column by its name; None if there are no statistics."""
 
 
@@ -262,7 +262,7 @@ _KINDS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 )
 
 
-def may_hold(condition: Condition, ranges: Known) -> bool:
+def may_hold(condition: Condition, ranges: RangeLookup) -> bool:
     """Whether a condition can be true for at least one of some rows, given the ranges of their columns."""
     match condition:
         case Constant(value):

@@ -105,12 +105,12 @@ class ReferencedTables:
     def _referenced_cuts(self, as_of: str) -> Mapping[str, Cut]:
         if as_of.startswith(PREFIX):
             return parse_cut(as_of).references
-        kept = find_savepoint(self._table_log.refresh(), as_of).references
-        return {name: reference.at for name, reference in kept.items()}
+        references = find_savepoint(self._table_log.refresh(), as_of).references
+        return {name: reference.at for name, reference in references.items()}
 
     def _take_referenced(
         self,
-        found: Snapshot,
+        table: Snapshot,
         reference: Reference,
         as_of: dt.datetime | str | None,
         taken: dict[tuple[str, object], Snapshot | TableError],
@@ -125,14 +125,14 @@ class ReferencedTables:
                 taken[key] = snapshot_at(log, as_of, settled=settled)
             except TableError as error:
                 taken[key] = error
-        made = taken[key]
-        if isinstance(made, NotFound | SnapshotExpired):
+        snapshot = taken[key]
+        if isinstance(snapshot, NotFound | SnapshotExpired):
             check_table_id(reference, log.refresh().table_id)  # a replaced table explains the missing snapshot
-        if isinstance(made, TableError):
-            return ReferencedTable(reference, made)
-        check_table_id(reference, made.state.table_id)
-        check_reference(found.state.schema, reference, made.state.schema)
-        return ReferencedTable(reference, made)
+        if isinstance(snapshot, TableError):
+            return ReferencedTable(reference, snapshot)
+        check_table_id(reference, snapshot.state.table_id)
+        check_reference(table.state.schema, reference, snapshot.state.schema)
+        return ReferencedTable(reference, snapshot)
 
 
 def _are_unchanged(snapshots: list[Snapshot]) -> bool:
@@ -145,17 +145,17 @@ def _are_unchanged(snapshots: list[Snapshot]) -> bool:
     )
 
 
-def _referenced_as_of(found: Snapshot, reference: Reference, wanted: _ReferencedStates) -> dt.datetime | str | None:
+def _referenced_as_of(table: Snapshot, reference: Reference, states: _ReferencedStates) -> dt.datetime | str | None:
     """Which snapshot of a referenced table to take, as an argument of `snapshot_at`.
 
     Raises:
         SnapshotExpired: The cut of the referenced table is unknown.
     """
-    if not isinstance(wanted, Mapping):
-        return wanted
-    if reference.name not in wanted:
+    if not isinstance(states, Mapping):
+        return states
+    if reference.name not in states:
         raise SnapshotExpired(
-            f"{found.cut} does not say which state of {reference.table} belongs to it",
+            f"{table.cut} does not say which state of {reference.table} belongs to it",
             hint="pass the whole text of str(snapshot.cut), which names the cuts of all tables",
         )
-    return str(wanted[reference.name])
+    return str(states[reference.name])

@@ -16,7 +16,7 @@ from weft.storage.core import names
 from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import Mask
 from weft.storage.core.model import Ttl
-from weft.storage.core.predicate import ColumnRange, Known
+from weft.storage.core.predicate import ColumnRange, RangeLookup
 from weft.storage.core.schema.table_schema import TableSchema
 
 _DAY_MS: Final = 86_400_000
@@ -74,7 +74,7 @@ def expired(schema: TableSchema, rows: Arrays, limits: AgeLimits) -> Mask:
     return result
 
 
-def may_have_expired(schema: TableSchema, ranges: Known, limits: AgeLimits, *, visible: bool) -> bool:
+def may_have_expired(schema: TableSchema, ranges: RangeLookup, limits: AgeLimits, *, visible: bool) -> bool:
     """Whether rows of a row group can be `expired`, by its statistics; visible rows, or those that are not."""
     if not visible and _may_be_below(ranges, _floors(schema), limits.deletes_ms << limits.stamp_bits):
         return True
@@ -154,7 +154,7 @@ def _newest(rows: Arrays, columns: list[str], size: int) -> Any:
     return result
 
 
-def _may_be_below(ranges: Known, columns: list[str], limit: int) -> bool:
+def _may_be_below(ranges: RangeLookup, columns: list[str], limit: int) -> bool:
     """Whether all arrivals of some row can be below a limit; a row has at least one."""
     stats = [ranges(name) for name in columns]
     if any(item is None or (item.least is None and not item.all_null) for item in stats):

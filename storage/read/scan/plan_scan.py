@@ -8,7 +8,7 @@ from typing import Final
 
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.plan.slices import FileSlices, base_slices, whole_files
-from weft.storage.read.plan.pruning import keys_in, matching, partitions_in
+from weft.storage.read.plan.pruning import keys_in, prune_file_groups, partitions_in
 from weft.storage.read.request.projection import Projection, make_projection
 from weft.storage.read.request.scan_request import Keys, ScanRequest
 from weft.storage.read.scan.divide_scan import divide
@@ -48,7 +48,7 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     else:
         few = _few(snapshot, projection, keys)
         slices = few if few is not None else snapshot.slices
-    chosen = matching(schema, slices, projection.predicate, keys)
+    chosen = prune_file_groups(schema, slices, projection.predicate, keys)
     return Scan(
         env=snapshot.table_log.env,
         schema=schema,

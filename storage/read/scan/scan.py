@@ -36,7 +36,7 @@ from weft.storage.errors import InvalidInput
 from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.read.missing_file import explain_missing_file
-from weft.storage.read.plan.pruning import RowGroups, narrowed
+from weft.storage.read.plan.pruning import RowGroups, narrow_log_ranges
 from weft.storage.read.plan.read_task import ReadTask
 from weft.storage.read.plan.touched_keys import TouchedKeys
 from weft.storage.read.request.projection import Projection
@@ -239,7 +239,8 @@ def _only(schema: TableSchema, task: ReadTask, wanted: Keys) -> ReadTask:
     """The file groups and log ranges of a task that can have wanted keys."""
     slices = (file_slice for file_slice in task.slices if file_slice.group in wanted)
     return ReadTask(
-        tuple(narrowed(schema, file_slice, task.files, wanted[file_slice.group]) for file_slice in slices), task.files
+        tuple(narrow_log_ranges(schema, file_slice, task.files, wanted[file_slice.group]) for file_slice in slices),
+        task.files,
     )
 
 
