@@ -137,8 +137,8 @@ def build_schema(config: TableConfig) -> TableSchema:
     """Check a configuration as a whole, and assign an id to every column, group and stream.
 
     Args:
-        config: From `load_config`. A reference that lists no columns has none in the schema, because the referenced table
-            is not read here (`weft.storage.services.schema.resolve_references`).
+        config: From `load_config`. A reference that lists no columns has none in the schema, because the referenced
+            table is not read here (`weft.storage.services.schema.resolve_references`).
 
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.

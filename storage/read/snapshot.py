@@ -169,8 +169,8 @@ class Snapshot(SnapshotFiles):
                 its columns in the referenced table are checked.
 
         Raises:
-            NotComplete: The watermark of a stream of one of these groups is not above ``through``; the message names the
-                stream.
+            NotComplete: The watermark of a stream of one of these groups is not above ``through``; the message names
+                the stream.
             NotFound: A group does not exist.
             InvalidInput: ``through`` is not a value of the type, or a group cannot have a watermark.
         """
@@ -241,8 +241,8 @@ class Snapshot(SnapshotFiles):
                 absent; later commits have larger values).
             filter: Condition on merged rows, over all these columns: a pyarrow expression, or tuples
                 as in `pyarrow.parquet.read_table` (`weft.storage.read.request.filter_input`).
-            require: Names of groups that must be present in a row: one group makes a left join, all groups make an inner
-                join. Also names of references whose row must exist.
+            require: Names of groups that must be present in a row: one group makes a left join, all groups make an
+                inner join. Also names of references whose row must exist.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks
                 if ``task_bytes`` requires it.
             task_bytes: Largest number of stored bytes of the columns that a task decodes. It is estimated from the

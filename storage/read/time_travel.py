@@ -5,8 +5,8 @@ decide first: commits recorded before the last MARK up to the time are included,
 MARK after the time are not. Only between these two MARKs do the times of the commits decide. Once there is a MARK after
 a time, later commits cannot change its cut: the time is settled (PROTOCOL.md, "Times").
 
-A cut that is one moment (PROTOCOL.md, S31) does not depend on the clocks of writers: it is the moment at which the newest entry of
-the table lane up to the time was published, which the first MARK after that entry settles.
+A cut that is one moment (PROTOCOL.md, S31) does not depend on the clocks of writers: it is the moment at which the
+newest entry of the table lane up to the time was published, which the first MARK after that entry settles.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def find_entry_moment(table_log: TableLog, limit: int) -> Moment | None:
         The table at that moment; None before the table was created.
 
     Raises:
-        NotOneMoment: A version of weft without rule W9 (PROTOCOL.md) has committed between that entry and the next MARK.
+        NotOneMoment: A version of weft without rule W9 (PROTOCOL.md) has committed between that entry and the next
+            MARK.
     """
     newest = table_log.refresh()
     table = _last_entry(table_log, newest, limit)

@@ -71,8 +71,8 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
     """A read-only file system of these base files, through the store of the table. Footers are verified when opened.
 
     A file in which some file groups are not current is replaced by a file of the current rows, which is built in memory
-    when it is opened; such files are small (`weft.storage.environment.Tuning.shared_file_bytes`). The file system can be
-    pickled, because fragments may be read in other processes.
+    when it is opened; such files are small (`weft.storage.environment.Tuning.shared_file_bytes`). The file system can
+    be pickled, because fragments may be read in other processes.
     """
 
     def __init__(

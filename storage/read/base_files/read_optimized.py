@@ -1,7 +1,7 @@
 """Read-optimized reads: the base files of a snapshot without its logs, and how stale they are.
 
-They are as fast as any Parquet reader, because nothing is merged. The price is freshness: a commit becomes visible when a
-compaction has merged it into base files.
+They are as fast as any Parquet reader, because nothing is merged. The price is freshness: a commit becomes visible when
+a compaction has merged it into base files.
 
 - Each file group shows the slice that it has in the snapshot. File groups are compacted independently, so the result
   may not correspond to any single snapshot: a row is never torn, but of two rows one may be newer (`Compacted`).
@@ -148,17 +148,17 @@ class ReadOptimized:
     def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
         """The base files as a pyarrow dataset, for engines that read datasets: DuckDB, Polars, Dask, ...
 
-        The dataset can be read several times, in parallel, and with columns and filters pushed down. It contains the files of
-        this snapshot; pin the snapshot if reading takes long. Everything that is read is verified; a page with a wrong
-        checksum raises Arrow's OSError.
+        The dataset can be read several times, in parallel, and with columns and filters pushed down. It contains the
+        files of this snapshot; pin the snapshot if reading takes long. Everything that is read is verified; a page with
+        a wrong checksum raises Arrow's OSError.
 
         Args:
             columns: Columns of the dataset, in this order; None for all columns of the table.
 
         Raises:
             NotFound: A column does not exist.
-            InvalidInput: Some base files have an older schema with other values in these columns, or overlays have newer
-                values.
+            InvalidInput: Some base files have an older schema with other values in these columns, or overlays have
+                newer values.
         """
         return base_dataset(self._snapshot, columns)
 

@@ -1,20 +1,21 @@
 """Changes between two snapshots: finds the file groups and keys that can differ, and compares only those.
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
-keys; both snapshots are read for these keys, and `weft.storage.core.merge.diff` compares the rows. A file group is compared
-as a whole only if that is less work or the only possibility:
+keys; both snapshots are read for these keys, and `weft.storage.core.merge.diff` compares the rows. A file group is
+compared as a whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
 - keys were erased in between, which log files do not show.
 
-A row of a table with references can also differ in the columns of a reference: `weft.storage.read.changes.plan` plans the
-same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
+A row of a table with references can also differ in the columns of a reference: `weft.storage.read.changes.plan` plans
+the same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
 
 `weft.storage.read.changes.tasks` divides the work into tasks.
 
-If the changes cannot be returned completely, the read fails (PROTOCOL.md, S21 IncrementalComplete): with `OffsetExpired` if cleaning
-has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
+If the changes cannot be returned completely, the read fails (PROTOCOL.md, S21 IncrementalComplete): with
+`OffsetExpired` if cleaning has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies
+between them.
 """
 
 from __future__ import annotations

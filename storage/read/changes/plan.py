@@ -4,8 +4,8 @@ The changes of a table with references are rows that differ in their own columns
 (PROTOCOL.md, D1; MERGE.md, M11). A row can differ only if it has changed itself, or if its foreign key names a changed
 row of a referenced table. So each task compares the rows with keys that were committed in between, and those whose
 foreign key is among the changed keys of a referenced table. A scan of the foreign keys alone finds the latter, if that
-table has changed at all. Both sides are read by key, joined, and compared like rows of one table in which each reference is a column
-group.
+table has changed at all. Both sides are read by key, joined, and compared like rows of one table in which each
+reference is a column group.
 """
 
 from __future__ import annotations

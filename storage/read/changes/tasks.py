@@ -1,7 +1,8 @@
 """Divides the comparison of two snapshots into tasks of bounded size.
 
 Small file groups share a task. A large one is divided by key range: its states in both snapshots, and the commits in
-between, are divided at the same keys. So every key is compared by one task, and one hot bucket does not make one long task.
+between, are divided at the same keys. So every key is compared by one task, and one hot bucket does not make one long
+task.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the stored versions that the columns of an aggregate group come from.
 
-Every event of the group counts. ``min``, ``max``, ``first`` and ``last`` show one value, so their column comes only from
-versions with that value; columns of other functions come from every version with a value. The ordering columns come
-from the newest upsert.
+Every event of the group counts. ``min``, ``max``, ``first`` and ``last`` show one value, so their column comes only
+from versions with that value; columns of other functions come from every version with a value. The ordering columns
+come from the newest upsert.
 """
 
 from __future__ import annotations

@@ -135,8 +135,8 @@ class ReferencedRow:
         reference: Name of the reference.
         table: Location of the referenced table, as in the reference.
         foreign_key: Values of the foreign key in the row.
-        explanation: Explanation of the referenced row; None if the table has no version of the key, or the foreign key is
-            NULL.
+        explanation: Explanation of the referenced row; None if the table has no version of the key, or the foreign key
+            is NULL.
         problem: Why the referenced table cannot be read; "" if it can be read.
     """
 

@@ -1,6 +1,7 @@
 """Explains one row: reads every stored version of a key, and asks the merge modes which of them win.
 
-Only the file group of the key is planned, and only its log blocks and row groups that can have the key are read, as `weft.storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
+Only the file group of the key is planned, and only its log blocks and row groups that can have the key are read, as
+`weft.storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
 
 The same code explains the history: instead of the newest slice and the logs after it, it reads the oldest usable slice
 and all commits after it. Both merge to the same row (PROTOCOL.md, S11).

@@ -1,8 +1,8 @@
 """The first rows of one task: as many as a LIMIT needs, or those that come first in an order.
 
-A query needs no other rows of a task; an engine selects from the first rows of all tasks. The order is that of Spark SQL
-for every value: NaN is greater than every number, the zeros are equal, texts and binaries are ordered by their bytes,
-and each column says where its nulls are. The order of rows with equal values is undefined.
+A query needs no other rows of a task; an engine selects from the first rows of all tasks. The order is that of Spark
+SQL for every value: NaN is greater than every number, the zeros are equal, texts and binaries are ordered by their
+bytes, and each column says where its nulls are. The order of rows with equal values is undefined.
 """
 
 from __future__ import annotations

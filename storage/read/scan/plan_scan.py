@@ -8,7 +8,7 @@ from typing import Final
 
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.plan.slices import FileSlices, base_slices, whole_files
-from weft.storage.read.plan.pruning import keys_in, prune_file_groups, partitions_in
+from weft.storage.read.plan.pruning import keys_in, partitions_in, prune_file_groups
 from weft.storage.read.request.projection import Projection, make_projection
 from weft.storage.read.request.scan_request import Keys, ScanRequest
 from weft.storage.read.scan.divide_scan import divide
