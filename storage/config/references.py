@@ -92,7 +92,7 @@ def build_references(
                 )
         prefix = f"{name}_" if fields.prefix is None else fields.prefix
         reference = Reference(name, fields.table, tuple(fields.on), tuple(fields.columns or ()), prefix)
-        for column, shown_name in zip(reference.columns, reference.shown, strict=True):
+        for column, shown_name in zip(reference.columns, reference.shown_names, strict=True):
             folded = names.fold_case(shown_name)
             is_reserved = folded in reserved or folded.startswith(names.HIDDEN_PREFIX)
             if is_reserved or folded in owners:

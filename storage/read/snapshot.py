@@ -1,4 +1,4 @@
-"""Snapshot: one immutable state of the table, identified by its cut. Reads always return the same rows (PROTOCOL.md, S8 and S9).
+"""Snapshot: one immutable state of the table, identified by its cut (PROTOCOL.md, S8 and S9).
 
 A snapshot of a table with references contains a snapshot of each referenced table. The methods that return rows take
 columns, filters and required groups of all these tables. The methods for readers inside weft (`choose_slices`, `files`,
@@ -87,7 +87,7 @@ class Snapshot(SnapshotFiles):
         """
         if not self._references:
             return self.at
-        snapshots = {table.reference.name: table.found for table in self._references}
+        snapshots = {table.reference.name: table.snapshot_or_error for table in self._references}
         cuts = {name: snapshot.at for name, snapshot in snapshots.items() if isinstance(snapshot, SnapshotFiles)}
         return JoinedCut(self.at.table, self.at.lanes, cuts)
 
@@ -193,7 +193,9 @@ class Snapshot(SnapshotFiles):
 
     def _referenced(self) -> list[SnapshotFiles]:
         """The snapshots of the referenced tables, without duplicates."""
-        snapshots = [table.found for table in self._references if isinstance(table.found, SnapshotFiles)]
+        snapshots = [
+            table.snapshot_or_error for table in self._references if isinstance(table.snapshot_or_error, SnapshotFiles)
+        ]
         return list({id(snapshot): snapshot for snapshot in snapshots}.values())
 
     @contextlib.contextmanager

@@ -87,4 +87,4 @@ class SnapshotFiles:
         """The slices of these file groups, in order of file group; plans no others."""
         if self._slices is None:
             return plan_slices(self.state, self.files, only=groups)
-        return self._slices.chosen([number for number, group in enumerate(self._slices.groups) if group in groups])
+        return self._slices.select([number for number, group in enumerate(self._slices.groups) if group in groups])

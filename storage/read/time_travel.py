@@ -69,7 +69,7 @@ def find_moment(table_log: TableLog, limit: int) -> Moment | None:
 
 
 def find_entry_moment(table_log: TableLog, limit: int) -> Moment | None:
-    """Find the moment at which the newest entry of the table lane up to a time was published (PROTOCOL.md, R7), expired or not.
+    """Find the moment when the newest entry of the table lane up to a time was published (PROTOCOL.md, R7).
 
     Args:
         table_log: The log of the table.

@@ -52,7 +52,7 @@ def readable_columns(tables: Sequence[ReferencedTable]) -> list[pa.Field]:
 def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColumns:
     """What a view shows of a referenced table; ``require`` names the groups and references that rows must have."""
     reference = table.reference
-    columns = tuple(zip(reference.columns, reference.shown, strict=True))
+    columns = tuple(zip(reference.columns, reference.shown_names, strict=True))
     required = reference.name in require
     try:
         key = table.files.table_schema.key

@@ -194,7 +194,7 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         joined_scan, "plan_joined_scan", joins_on_bases, "references"
     ),
     "M11 kept rows are used for any later snapshot": Mutant(
-        bound_rows, "can_tell", always(True), "references", rare=True
+        bound_rows, "has_all_changed_keys", always(True), "references", rare=True
     ),
     "M11 rows of commits since the kept rows are left out": Mutant(
         bound_rows, "_changed_keys", overlooks_commits, "references"

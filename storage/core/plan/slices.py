@@ -167,12 +167,12 @@ class FileSlices(Sequence[FileSlice]):
 
     def __getitem__(self, place: int | slice) -> FileSlice | FileSlices:
         if isinstance(place, slice):
-            return self.chosen(range(len(self))[place])
+            return self.select(range(len(self))[place])
         number = range(len(self))[place]
         span = slice(*self.first[number : number + 2].tolist())
         return FileSlice(
             group=self.groups[number],
-            slice=self.made[number],
+            slice=self.slice_files[number],
             file=self.file[span],
             block=self.block[span],
             start=self.start[span],
@@ -186,7 +186,7 @@ class FileSlices(Sequence[FileSlice]):
     def __iter__(self) -> Iterator[FileSlice]:
         return map(self.__getitem__, range(len(self)))
 
-    def chosen(self, numbers: Sequence[int]) -> FileSlices:
+    def select(self, numbers: Sequence[int]) -> FileSlices:
         """Some of the file groups, by their ascending numbers; neighbours are not copied."""
         if len(numbers) == len(self):
             return self
@@ -197,7 +197,7 @@ class FileSlices(Sequence[FileSlice]):
             return replace(
                 self,
                 groups=self.groups[here],
-                made=self.made[here],
+                made=self.slice_files[here],
                 within=self.within[here],
                 first=first - first[0],
                 **{name: getattr(self, name)[here] for name in _GROUP_COLUMNS},
@@ -210,7 +210,7 @@ class FileSlices(Sequence[FileSlice]):
         return replace(
             self,
             groups=[self.groups[number] for number in numbers],
-            made=[self.made[number] for number in numbers],
+            made=[self.slice_files[number] for number in numbers],
             within=[self.within[number] for number in numbers] if self.within else (),
             first=first,
             **{name: getattr(self, name)[picked] for name in _GROUP_COLUMNS},
@@ -270,7 +270,7 @@ def whole_files(slices: Sequence[FileSlice]) -> frozenset[Path]:
     """
     rest: dict[Path, int] = {}
     columns = FileSlices.of(slices)
-    for slice_file, logs in zip(columns.made, columns.has_logs.tolist(), strict=True):
+    for slice_file, logs in zip(columns.slice_files, columns.has_logs.tolist(), strict=True):
         if slice_file is not None and slice_file.base is not None and not logs:
             rest[slice_file.base.path] = rest.get(slice_file.base.path, slice_file.base.rows) - slice_file.base_rows
     return frozenset(path for path, rows in rest.items() if rows == 0)
@@ -316,7 +316,7 @@ def plan_slices(
         shared=np.array(shared, np.bool_),
     )
     has_rows = file_slices.has_logs | np.array([item is not None for item in newest], np.bool_)
-    return file_slices.chosen(np.flatnonzero(has_rows).tolist())
+    return file_slices.select(np.flatnonzero(has_rows).tolist())
 
 
 def run_sums(values: Ints, bounds: Ints) -> list[int]:

@@ -149,11 +149,11 @@ class ChangeScan:
                 foreign_keys = [columns[name] for name in reference.on]
                 keyed = side.references[reference.name].of(foreign_keys)
                 numbers = keyed.find(foreign_keys)
-                shown_columns = zip(reference.shown, reference.columns, strict=True)
+                shown_columns = zip(reference.shown_names, reference.columns, strict=True)
                 columns |= {name: keyed.values(column, numbers) for name, column in shown_columns}
             else:
                 numbers = pa.nulls(count, pa.int64())
-                columns |= {name: pa.nulls(count, self.shape.schema.field(name).type) for name in reference.shown}
+                columns |= {name: pa.nulls(count, self.shape.schema.field(name).type) for name in reference.shown_names}
             columns[names.arrival(group.id)] = numbers
             if reference.name in self.required:
                 keep &= np.asarray(numbers.is_valid())

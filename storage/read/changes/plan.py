@@ -48,7 +48,7 @@ def _used_references(
     return tuple(
         reference
         for reference in schema.references
-        if columns is None or reference.name in require or not set(reference.shown).isdisjoint(columns)
+        if columns is None or reference.name in require or not set(reference.shown_names).isdisjoint(columns)
     )
 
 
@@ -207,7 +207,7 @@ def _with_references(until: Snapshot, used: Sequence[Reference]) -> TableSchema:
     columns, groups = list(schema.columns), list(schema.groups)
     for reference in used:
         other = until.of_reference(reference.name).table_schema
-        for name, column in zip(reference.shown, reference.columns, strict=True):
+        for name, column in zip(reference.shown_names, reference.columns, strict=True):
             columns.append(Column(len(columns) + 1, name, other.column_by_name[column].type))
-        groups.append(Group(groups[-1].id + 1, reference.name, reference.shown, (), "latest"))
+        groups.append(Group(groups[-1].id + 1, reference.name, reference.shown_names, (), "latest"))
     return replace(schema, columns=tuple(columns), groups=tuple(groups), references=())

@@ -35,7 +35,7 @@ def explain_references(
         references.append(referenced)
         if not referenced.problem:
             row = None if referenced.explanation is None else referenced.explanation.row
-            names = zip(table.reference.shown, table.reference.columns, strict=True)
+            names = zip(table.reference.shown_names, table.reference.columns, strict=True)
             whole_row |= {name: None if row is None else row[column] for name, column in names}
     return replace(explained, row=whole_row, references=tuple(references))
 
@@ -46,19 +46,19 @@ def _referenced_row(
     reference = table.reference
     foreign_key = {name: row[name] for name in reference.on}
     referenced = ReferencedRow(reference.name, reference.table, foreign_key)
-    if isinstance(table.found, TableError):
-        return replace(referenced, problem=table.found.message)
+    if isinstance(table.snapshot_or_error, TableError):
+        return replace(referenced, problem=table.snapshot_or_error.message)
     types = {name: schema.column_by_name[name].type for name in reference.on}
     try:
         columns = [pa.array([value], types[name]) for name, value in foreign_key.items()]
     except pa.ArrowException:  # a time that Python cannot represent is text in an explanation
         return replace(referenced, problem="Python cannot represent the value of its foreign key")
-    rows, keys = as_keys(table.found.table_schema, columns)
+    rows, keys = as_keys(table.snapshot_or_error.table_schema, columns)
     if not len(rows):  # NULL, or a value that keys cannot have
         return referenced
     try:
         explanation = explain_row(
-            table.found, {name: column[0].as_py() for name, column in keys.items()}, history=history
+            table.snapshot_or_error, {name: column[0].as_py() for name, column in keys.items()}, history=history
         )
     except NotFound:
         return referenced

@@ -137,7 +137,7 @@ def prune_file_groups(
 ) -> FileSlices:
     """The file groups that can have rows of the result, in the order of ``slices``."""
     if requested_keys is not None:
-        return slices.chosen([number for number, group in enumerate(slices.groups) if group in requested_keys])
+        return slices.select([number for number, group in enumerate(slices.groups) if group in requested_keys])
     if predicate is None or not schema.partition_by:
         return slices
     folders = _folders_in(schema, predicate)
@@ -145,7 +145,7 @@ def prune_file_groups(
     matching_partitions = {
         partition for partition in partitions if _partition_may_match(schema, partition, predicate, folders)
     }
-    return slices.chosen(
+    return slices.select(
         [number for number, group in enumerate(slices.groups) if group.partition in matching_partitions]
     )
 

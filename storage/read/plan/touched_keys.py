@@ -1,4 +1,4 @@
-"""The keys that logs touch: which row groups of a base file have to be read although no stored row in them matches.
+"""The keys that logs touch: which row groups of a base file must be read although no stored row in them matches.
 
 Statistics show that no stored row of a row group is in the result, but a log may change a row so that it is. In most
 merge modes a column of a merged row has the value of the base, the value of the log, or a constant where its group is

@@ -51,7 +51,7 @@ class AggregatedScan:
 
     def without_tasks(self) -> AggregatedScan:
         """A copy without the tasks, for processes to which tasks are sent one by one."""
-        return replace(self, scan=self.scan.without_tasks(), known=None)
+        return replace(self, scan=self.scan.without_tasks(), precomputed=None)
 
     def read(self, task: AggregateTask) -> Iterator[pa.RecordBatch]:
         """Partial results of one task. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""

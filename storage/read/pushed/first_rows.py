@@ -95,7 +95,7 @@ class FirstRowsScan:
 
 
 def in_one_task(scan: Scan, count: int, files: Sequence[LiveFile]) -> Scan | None:
-    """A scan with one task that certainly has ``count`` rows, and reads few file groups; None if impossible.
+    """A scan with one task that has at least ``count`` rows, and reads few file groups; None if there is no such task.
 
     File groups with the fewest bytes of logs come first. The number of rows of a file group is known only if all rows
     of its base are visible: without deletes, and without merge functions, which may hide rows.
@@ -127,7 +127,7 @@ def _shows_its_base(file_slice: FileSlice) -> bool:
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], first: FirstRows) -> Iterator[pa.RecordBatch]:
-    """The first rows of ``batches``, in no particular order. Without an order, stops reading when it has enough rows."""
+    """The first rows of ``batches``, in no particular order. Without an order, stops reading after ``count`` rows."""
     return _first_in_order(batches, first) if first.order else _first_read(batches, first.count)
 
 

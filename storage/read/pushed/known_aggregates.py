@@ -116,7 +116,7 @@ def _without_logs(scan: Scan) -> list[FileSlice]:
 
 
 def _whole_files(scan: Scan, columns: Sequence[str]) -> list[_Unlogged]:
-    """Base files whose rows are all current and part of the read, and which have all columns as the table shows them."""
+    """Base files whose rows are all current and read, and that have all columns as the table shows them."""
     by_base: dict[FileRef, list[SliceFile]] = {}
     result = []
     groups: dict[FileRef, list[FileSlice]] = {}

@@ -108,4 +108,4 @@ def _named(env: Environment, reference: Reference) -> ReferenceReport:
         location = env.of_table(reference.table).store.uri
     except TableError:  # of an unknown kind of store
         location = reference.table
-    return ReferenceReport(reference.name, location, reference.on, reference.shown)
+    return ReferenceReport(reference.name, location, reference.on, reference.shown_names)
