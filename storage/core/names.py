@@ -97,7 +97,7 @@ def is_batch_lane(lane: LaneName) -> bool:
 
 
 def is_query_lane(lane: LaneName) -> bool:
-    """Whether a lane belongs to the query id of a batch, as its name says (`weft.streams.write.write_batch.lane_for`)."""
+    """Whether the name of a lane is for the query id of a batch (`weft.streams.write.write_batch.lane_for`)."""
     return _QUERY_LANE.fullmatch(lane) is not None
 
 

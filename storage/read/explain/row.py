@@ -90,7 +90,7 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
         key_text = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
         raise NotFound(
             f"the table has neither a row nor a delete with key {key_text} at {snapshot.at}",
-            hint="check the key and the snapshot; the table keeps nothing of keys that were erased, forgotten or expired",
+            hint="check the key and the snapshot; nothing is kept of keys that were erased, forgotten or expired",
         )
     loaded = mergers.load(schema, snapshot.table_log.env.mergers)
     registers = {group.id: stored.merge(group, loaded) for group in schema.groups}

@@ -73,7 +73,7 @@ class TouchedKeys:
         )
 
     def _conditions(self) -> Iterator[tuple[Condition, KeyVector]]:
-        """Conditions on single columns, which a row must all fulfil, and the keys that the logs can make fulfil them."""
+        """Conditions on single columns that a row must fulfil, each with the keys whose logs may fulfil it."""
         parts = self.predicate.conditions if isinstance(self.predicate, And) else (self.predicate,)
         for condition in parts:
             possible = self._possible_keys(condition)

@@ -309,7 +309,7 @@ def _argument(kind: AggregateKind, column: pa.Array) -> pa.Array:
 
 
 def ordered_floats(column: pa.Array) -> pa.Array:
-    """Convert floats to integers that are in Spark's order of floats: NaN is the greatest, and the zeros are next to each other."""
+    """Convert floats to integers in Spark's order of floats: NaN is the greatest, and the zeros are neighbours."""
     numbers = np.asarray(column.fill_null(0.0))
     numbers = np.where(np.isnan(numbers), numbers.dtype.type("nan"), numbers)  # one NaN, and a positive one
     bits = numbers.view(f"i{numbers.itemsize}")

@@ -147,7 +147,7 @@ def has_all_changed_keys(bound: Cut, later: SnapshotFiles) -> bool:
 
 
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
-    """The keys of the commits after a cut: their columns, and by file group; None if there are more than ``most`` rows."""
+    """The keys of the commits after a cut: their columns, and by file group; None for more than ``most`` rows."""
     state = later.state
     files = later.table_log.committed_files(state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:

@@ -139,7 +139,7 @@ def _as_condition(argument: _Argument) -> Condition:
 
 
 def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Condition:
-    """Parse the list: a call is ``call f``, its arguments and options, ``end f``. Not recursive, as calls nest deeply."""
+    """Parse the list: a call is ``call f``, arguments and options, ``end f``. Not recursive, as calls nest deeply."""
     root = _Call("")
     calls = [root]
     for kind, word in words:

@@ -10,7 +10,7 @@ from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.read.request.filter_input import ParsedFilter
 
 Keys = Mapping[FileGroup, KeyVector]
-"""Keys by file group, ascending and distinct. There may also be file groups of other bits than those of the snapshot."""
+"""Keys by file group, ascending and distinct. There may be file groups of other bits than those of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from weft.storage.read.scan.scan import Scan
 LEAST_SHARE: Final = 1 / 8
 """Minimum of the estimated share of the bytes, because a few columns can be larger than all others."""
 DIVIDE_FROM: Final = 1.5
-"""A file group is divided if it has at least this many times the bytes of a task; dividing a smaller one gains nothing."""
+"""A file group is divided from this many times the bytes of a task on; dividing a smaller one gains nothing."""
 
 
 def divide(
@@ -76,7 +76,7 @@ def divide(
 
 
 def _share_of_columns(scan: Scan) -> float:
-    """Estimated share of the stored bytes that a task decodes: columns of the result, the filter, keys and orderings."""
+    """Estimated share of the stored bytes that a task decodes for result, filter, keys and ordering columns."""
     schema, projection = scan.schema, scan.projection
     orderings = [name for group in projection.groups(schema) for name in group.ordering]
     columns = {*schema.key, *projection.values(schema), *orderings}

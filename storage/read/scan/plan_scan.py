@@ -16,7 +16,7 @@ from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot_files import SnapshotFiles
 
 MIN_PARTS: Final = 8
-"""From this number of parts of packed slices (some thousands of file groups), only file groups of a filter are planned."""
+"""Parts of packed slices from which on only the file groups of a filter are planned: some thousands of file groups."""
 
 
 def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:

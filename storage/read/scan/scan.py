@@ -323,7 +323,7 @@ class _Needs:
     result: frozenset[str]
 
     def stored_columns(self, schema: TableSchema, newest: Sequence[Group]) -> tuple[str, ...]:
-        """The columns to read of base and shadow files if the registers of the ``newest`` groups replace all older ones."""
+        """The columns to read of base and shadow files if registers of ``newest`` groups replace all older ones."""
         replaced = {
             name for group in newest for name in mode_of(group).reads(group, schema.column_by_name, self.values)
         }
