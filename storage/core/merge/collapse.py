@@ -62,7 +62,7 @@ class LogRange:
 def collapse_group(
     ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str], mergers: Mergers
 ) -> Registers | None:
-    """Collapse events to registers of one group, with these value columns and the ordering columns; None without events.
+    """Collapse events to registers of one group, with these value columns and ordering columns; None without events.
 
     Requires ``names.OP`` and the group's ordering columns in every range that has the group.
     """
@@ -101,7 +101,7 @@ def _concat(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _find_untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
-    """Mask of events without effect on the group: without ordering values, or retractions in a mode that ignores them."""
+    """Mask of events without effect on the group: without ordering values, or retractions that its mode ignores."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
     if mode_of(group).retracts:
         return untouched

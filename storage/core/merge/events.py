@@ -148,7 +148,7 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
 
 
 def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Stream) -> tuple[Group, ...]:
-    """The column groups that a batch with these columns writes. Columns that were added to a group later may be missing.
+    """The column groups that a batch with these columns writes. Columns that were added to a group may be missing.
 
     Raises:
         InvalidInput: A column is unknown or belongs to another stream, a key column is missing, a group is incomplete,
@@ -308,7 +308,7 @@ def _find_lost_deletes(
 def _find_unstorable(
     columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]
 ) -> Iterator[Problem]:
-    """Find values that readers could not use: text that is not UTF-8; times of keys and ordering values out of range."""
+    """Find values that readers cannot use: text that is not UTF-8; times of keys and ordering values out of range."""
     for name in (*schema.key, *(name for group in groups for name in group.ordering)):
         if (limits := _CALENDAR.get(columns[name].type)) is not None:
             low, high = (pa.scalar(limit, columns[name].type) for limit in limits)

@@ -100,7 +100,7 @@ class Aggregate(MergeMode):
                 state_columns += columns_of
         return (names.arrival(group.id), *state_columns) if state_columns else ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
+    def renew(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """No event has a value in an added column; a widened column may show a result that did not fit before."""
         registers = dict(rows)
         for function, context in _functions(group, columns, added):

@@ -84,7 +84,7 @@ def adapt_registers(schema: TableSchema, file_columns: Sequence[str], batch: pa.
         mode, columns = mode_of(group), schema.column_by_name
         columns_read = mode.renewal_reads(group, columns, added, rows)
         if columns_read:
-            rows.update(mode.renewed(group, columns, added, {name: rows[name] for name in columns_read}))
+            rows.update(mode.renew(group, columns, added, {name: rows[name] for name in columns_read}))
     return pa.RecordBatch.from_arrays([rows[name] for name in batch.schema.names], batch.schema.names)
 
 
@@ -148,7 +148,7 @@ class Adaptation:
         if columns_read and names.arrival(group.id) in self.stored:
             added = [name for name in group.values if name not in self.stored]
             rows = {name: self._column(current, name, count) for name in columns_read}
-            current.update(mode.renewed(group, columns, added, rows))
+            current.update(mode.renew(group, columns, added, rows))
 
     def _show_defaults(self, group: Group, changed: Collection[str], columns: dict[str, pa.Array], count: int) -> None:
         for name in changed:
@@ -170,7 +170,7 @@ def _changed_columns(schema: TableSchema, group: Group, rev: int) -> tuple[str, 
 
 
 def _current_type(schema: TableSchema, name: str, file_type: pa.DataType) -> pa.DataType:
-    """Current type of a slice column. Only `MergeMode.renewed` changes the width of fixed-size binaries."""
+    """Current type of a slice column. Only `MergeMode.renew` changes the width of fixed-size binaries."""
     if pa.types.is_fixed_size_binary(file_type):
         return file_type
     number = schema.slice.get_field_index(name)

@@ -16,7 +16,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.plan.current_files import CurrentFile, check_shown, current_files
+from weft.storage.core.plan.current_files import CurrentFile, check_current_values, current_files
 from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
@@ -43,7 +43,7 @@ def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.D
     for name in names:
         schema.column(name)
     files = current_files(base_slices(snapshot.state))
-    check_shown(
+    check_current_values(
         schema,
         files,
         names,
