@@ -2,8 +2,9 @@
 
 It has only what the protocol requires of a store (PROTOCOL.md, "Store operations"): create-if-absent that never
 overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its bytes
-survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
-`weft.storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was tested.
+survive a crash of the machine (PROTOCOL.md, S7). If the outcome of an operation is unknown, it raises an exception;
+only `weft.storage.log.commit_log.CommitLog.publish` handles that case. STORES.md lists the stores, and how each was
+tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store

@@ -39,14 +39,16 @@ def joined_in_tasks(tables: Sequence[ReferencedTable], require: Sequence[str]) -
         require: The groups and references that rows must have. A view that requires a reference needs it for every
             query, whatever the columns, and leaves it to Spark.
     """
-    if any(table.reference.name in require or isinstance(table.found, TableError) for table in tables):
+    if any(table.reference.name in require or isinstance(table.snapshot_or_error, TableError) for table in tables):
         return False
     return sum(map(_stored_bytes, tables)) <= SMALL_BYTES
 
 
 def readable_columns(tables: Sequence[ReferencedTable]) -> list[pa.Field]:
     """The columns of the references whose tables can be read."""
-    return [field for table in tables if not isinstance(table.found, TableError) for field in table.fields()]
+    return [
+        field for table in tables if not isinstance(table.snapshot_or_error, TableError) for field in table.fields()
+    ]
 
 
 def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColumns:

@@ -36,7 +36,7 @@ FUNCTIONS: Final[Mapping[str, AggregateFunction]] = MappingProxyType(
 _IN_MERGE_AGGREGATE: Final = frozenset(
     ["sum", "count", "min", "max", "first", "last", "bool_and", "bool_or", "collect_set", "collect_list", "listagg"]
 )
-"""Functions that every version with the feature ``merge-aggregate`` supports. Later functions have their own feature."""
+"""Functions that every version with the feature ``merge-aggregate`` supports. Later functions have own features."""
 
 
 def find_function(name: str) -> AggregateFunction:
@@ -59,5 +59,5 @@ def function_features(names: Iterable[str]) -> frozenset[str]:
 
 
 def input_type(function: Function, column: pa.DataType) -> pa.DataType:
-    """Type that batches have for a column of this type; `count` converts the values of batches to numbers on writing."""
+    """Type of a column in batches; `count` converts the values of batches to numbers on writing."""
     return column.value_type if find_function(function.name).takes == "elements" else column

@@ -165,7 +165,7 @@ def _suppliers_size(width: int) -> int:
 
 
 def _decode_numbers(values: pa.Array, width: int) -> Numbers:
-    """Decode supplier numbers, of shape (registers, ``width``); -1 without a supplier, arbitrary if ``values`` is NULL."""
+    """Decode supplier numbers, of shape (registers, ``width``): -1 without a supplier, arbitrary for NULL."""
     kind, size = _number_type(width), _suppliers_size(width)
     data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * size :][: len(values) * size]
     numbers = data.view(kind).reshape(-1, width).astype(np.int64)

@@ -53,8 +53,8 @@ LEAST_COMMITS: Final = 8
 """By default, the smallest number of waiting commits that makes a file group due."""
 
 RANGE_BYTES: Final = 16 * 1024
-"""One more log range costs a reader about as much as this many bytes of a base, including its compaction, if it reads
-the file group about ten times between two compactions (``python -m tests.benchmarks.due_policy``)."""
+"""One more log range costs a reader about as much as this many bytes of a base, including its compaction, if the file
+group is read about ten times between two compactions (``python -m tests.benchmarks.due_policy``)."""
 
 MAX_POSTPONED: Final = 16
 """A fold is no longer postponed when ``fold_commits`` times this many commits are not folded."""

@@ -175,10 +175,10 @@ def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, froze
 
 
 def _partition_may_match(
-    schema: TableSchema, partition: str, predicate: Condition, named: Mapping[str, frozenset[str]]
+    schema: TableSchema, partition: str, predicate: Condition, allowed_folders: Mapping[str, frozenset[str]]
 ) -> bool:
     folders = dict(zip(schema.partition_by, partition.split("/"), strict=True))
-    if any(folders[name] not in found for name, found in named.items()):
+    if any(folders[name] not in allowed for name, allowed in allowed_folders.items()):
         return False
     return may_hold(
         predicate,

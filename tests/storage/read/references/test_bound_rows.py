@@ -244,7 +244,7 @@ def test_few_rows_that_are_large_are_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _tells(without: str) -> Callable[[Cut, SnapshotFiles], bool]:
-    """`bound_rows.can_tell` without one of its conditions."""
+    """`bound_rows.has_all_changed_keys` without one of its conditions."""
 
     def has_all_changed_keys(bound: Cut, later: SnapshotFiles) -> bool:
         state = later.state
