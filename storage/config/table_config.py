@@ -408,7 +408,10 @@ def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> Iterator
                 hint="only custom mergers keep state; choose a name that is not a column and does not start with '_'",
             )
     if group.functions and not mode.takes_functions:
-        yield InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
+        yield InvalidInput(
+            f"{field}.functions: the group's mode is {group.merge!r}, which has no functions",
+            hint="set merge: aggregate, or remove functions",
+        )
 
 
 def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]]) -> Iterator[InvalidInput]:

@@ -42,15 +42,15 @@ class DueSettings(Request):
     min_commits: Annotated[int | None, _DUE, Field(ge=1)] = _POLICY.min_commits
     """A file group is due when this many of its commits are not compacted."""
     max_log_ratio: Annotated[float, _DUE, Field(gt=0)] = _POLICY.max_log_ratio
-    """Or when its logs are larger than this share of its base file."""
+    """A file group is also due when its logs are larger than this share of its base file."""
     max_read_amplification: Annotated[float | None, _DUE, Field(ge=1)] = _POLICY.max_read_amplification
-    """Or when a read fetches more than this many times the bytes of its base."""
+    """A file group is also due when a read fetches more than this many times the bytes of its base."""
     max_age: Annotated[Duration | None, Face(type=str, optional=True, python="policy")] = None
-    """Or when a commit has waited for this long: 1 hour."""
+    """A file group is also due when a commit has waited for this long: 1 hour."""
     fold_commits: Annotated[int | None, _LATER, Field(ge=2), BeforeValidator(none_if_off)] = _POLICY.fold_commits
     """Fold when this many commits are not folded."""
     min_fold_ratio: Annotated[float, _LATER, Field(ge=0)] = _POLICY.min_fold_ratio
-    """And when they are at least this share of the folds that they replace."""
+    """Fold only when these commits are at least this share of the folds that they replace."""
 
     @property
     def policy(self) -> DuePolicy:

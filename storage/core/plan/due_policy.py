@@ -61,8 +61,8 @@ MAX_POSTPONED: Final = 16
 
 
 SPLIT_BYTES: Final = 1 << 30
-"""A split is proposed when the file groups of a partition are larger than this on average, because a compaction rewrites
-a whole file group."""
+"""A split is proposed when the file groups of a partition are larger than this on average, because a compaction
+rewrites a whole file group."""
 
 MAX_BITS: Final = 16
 
