@@ -279,9 +279,8 @@ def may_hold(condition: Condition, ranges: RangeLookup) -> bool:
             return _may_be_in(ranges(column), condition)
         case IsNull(column):
             stats = ranges(column)
-            return (
-                stats is None or stats.nulls is None or stats.nulls > 0 or _is_floating(stats)
-            )  # NaN may count as null
+            # NaN may count as null.
+            return stats is None or stats.nulls is None or stats.nulls > 0 or _is_floating(stats)
         case Not(IsNull(column)):
             stats = ranges(column)
             return stats is None or not stats.all_null

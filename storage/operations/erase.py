@@ -19,9 +19,8 @@ class EraseRequest(Request):
     Refused while retained snapshots, savepoints or pins need files with the keys, unless the options below allow to
     release them. If it was interrupted, run it again. Exit code 1 if an object still has a key.
 
-    Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups, old versions of
-    objects, and what the table is published as: publish it again. Messages with the keys that are read later are
-    new data.
+    Data outside of the table is not changed: Kafka topics, dead letters, checkpoints of Spark, backups, old versions of
+    objects, and published tables; publish them again. Messages with the keys that are read later are new data.
     """
 
     keys: Annotated[Any, Face(type=str, completes="files")]

@@ -36,9 +36,10 @@ def _properties(value: Any) -> Any:
 
 
 class PublishRequest(Request):
-    """Publish the base files of a table as an Iceberg or a Delta table: metadata over the files as they are, no copy.
+    """Publish the base files of a table as an Iceberg or a Delta table. Writes metadata, and copies no file.
 
-    Run it after weft compact. What is published already is not published again. Iceberg needs the extra iceberg.
+    Run it after weft compact. A state that is already published is not published again. Iceberg needs the extra
+    iceberg.
     """
 
     iceberg: Annotated[str | None, Face(metavar="NAMESPACE.TABLE")] = None
@@ -51,8 +52,8 @@ class PublishRequest(Request):
         Face(type=dict, flag="--catalog-option", metavar="KEY=VALUE", optional=True),
         Field(repr=False),
     ] = {}
-    """Property of the catalog, as pyiceberg takes it: uri, warehouse, ... May be repeated. type=folder: no catalog,
-    the metadata is in folders below warehouse.
+    """Property of the catalog for pyiceberg: uri, warehouse, ... May be repeated. With type=folder there is no catalog,
+    and the metadata is in folders below warehouse.
     """
     columns: Annotated[list[str] | None, BeforeValidator(_names), Face(type=list)] = None
     """Columns to publish, separated by commas; by default all columns."""

@@ -17,8 +17,9 @@ from weft.storage.table import Table
 class RewriteRequest(Request):
     """Change the values of a column in all rows, for example: --set "email = sha2(email, 256)". Writers go on.
 
-    Versions stay: later events win or lose as before. NULLs stay. Earlier snapshots show the old values until weft
-    clean expires them. The column must be in a group with latest or latest_non_null, and must not order events.
+    Versions do not change, so later events win or lose as before; NULLs stay NULL. Earlier snapshots show the old
+    values until weft clean expires them. The column must be in a group with latest or latest_non_null, and must not
+    order events.
     """
 
     column: Annotated[str, Face(command=False)]

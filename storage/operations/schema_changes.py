@@ -188,6 +188,5 @@ _DESCRIPTIONS: Final[Mapping[str, Callable[[Any], str]]] = {
     "drop_reference": lambda change: f"reference {change.name} is dropped",
 }
 
-globals().update(
-    {kind: _operation(kind, CHANGES[kind]) for kind in _DESCRIPTIONS}
-)  # `all_operations` finds all by their names
+# `all_operations` finds these names. One line, because pydantic parses the source from the line of the call.
+globals().update({kind: _operation(kind, CHANGES[kind]) for kind in _DESCRIPTIONS})

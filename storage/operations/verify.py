@@ -17,7 +17,7 @@ class VerifyRequest(Request):
     """
 
     deep: Annotated[bool, Face(flag="--deep/--shallow")] = True
-    """Look into files, or only at their sizes."""
+    """Read the contents of files, or only check their sizes."""
 
 
 def _rows(finished: Finished[VerifyRequest, VerifyReport]) -> Iterable[Row]:

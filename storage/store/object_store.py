@@ -281,7 +281,7 @@ def tail_range(file: FileRef) -> tuple[int, int]:
 
 def damaged(path: Path, part: str) -> CorruptData:
     """The error for bytes that do not match their checksum."""
-    return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
+    return CorruptData(f"file {path} is damaged: {part} does not match its checksum", hint="restore it from a copy")
 
 
 def missing(path: Path) -> MissingFile:

@@ -71,13 +71,13 @@ def contributed_columns(
         return [()] * len(stored)
     newest = _edge(merged.columns, [*group.ordering, names.arrival(group.id)])
     newest_upserts = [
-        i for i, version in enumerate(stored) if _is_upsert(version.version) and _own_edge(version.version) == newest
+        i for i, located in enumerate(stored) if _is_upsert(located.version) and _own_edge(located.version) == newest
     ]
     if newest_upserts:
         columns_of[newest_upserts[-1]].update(group.ordering)
     for function in group.functions:
         name = function.column
-        sources = [i for i, version in enumerate(stored) if name in version.version.supplied]
+        sources = [i for i, located in enumerate(stored) if name in located.version.supplied]
         if function.name in _EXTREMES:
             sources = [i for i in sources if _are_equal(stored[i].values.get(name), row.get(name))]
         elif function.name in _EDGES:

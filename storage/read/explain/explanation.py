@@ -90,7 +90,7 @@ class StoredVersion:
 
     @property
     def why(self) -> str:
-        """Why it has its result, for people."""
+        """The reason for the result, as text."""
         return f"{_WORDS[self.reason]}{', late' if self.late else ''}"
 
     @property
@@ -99,10 +99,9 @@ class StoredVersion:
         at = "" if self.committed_at is None else f" at {self.committed_at:%Y-%m-%d %H:%M:%S.%f} UTC"
         commit = "" if self.commit is None else f" of stream {self.stream}, commit {self.lane}:{self.commit}{at}"
         ordering = "" if not self.ordering else f" {_format_values(self.ordering)}"
+        # The row shows the values of winners.
         shows_values = self.values and self.result is not Result.WINS and not self.operation.startswith("delete")
-        values = (
-            f" with {_shorten(_format_values(self.values))}" if shows_values else ""
-        )  # the row shows the values of winners
+        values = f" with {_shorten(_format_values(self.values))}" if shows_values else ""
         supplies = f", gives {', '.join(self.columns)}" if self.columns else ""
         return (
             f"{self.result} ({self.why}): {self.operation}{ordering}{values}{commit}{supplies}, "

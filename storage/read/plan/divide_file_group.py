@@ -139,11 +139,8 @@ def _bounds(division: Division, bases: Sequence[Extents | None], logs: Sequence[
     parts = division.parts
     if division.part_bytes is not None:
         parts = max(parts, math.ceil(total_bytes([*read_bases, *read_logs]) / division.part_bytes))
-    return (
-        choose_bounds(row_groups, other_extents[0] if other_extents else None, parts, other_extents[1:])
-        if parts > 1
-        else None
-    )
+    first, rest = other_extents[0] if other_extents else None, other_extents[1:]
+    return choose_bounds(row_groups, first, parts, rest) if parts > 1 else None
 
 
 def _bounds_by_logs(row_groups: Extents | None, logs: Sequence[Extents], log_bytes: int) -> KeyVector | None:

@@ -91,8 +91,8 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         for name, column_type, hint in [
             ("sum", "string", "integers and decimals"),
             ("sum", "boolean", "integers and decimals"),
-            ("count", "string", "count gives an integer"),
-            ("count", "double", "count gives an integer"),
+            ("count", "string", "the result is an integer"),
+            ("count", "double", "the result is an integer"),
             ("bool_and", "int", "boolean"),
             ("bool_or", "string", "boolean"),
             ("min", "array<int>", "no order"),

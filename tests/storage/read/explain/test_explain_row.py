@@ -199,7 +199,7 @@ def test_the_answer_as_a_table_has_the_declared_columns(table: Table) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("1", "string was given for int64"),
+        ("1", "string is not int64"),
         (None, "null"),
         ((1, 2), "has 2 values"),
         ({"order": 1}, "the key has the columns order"),

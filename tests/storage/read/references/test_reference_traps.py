@@ -178,7 +178,9 @@ def test_another_table_at_the_location_of_a_referenced_table_is_not_taken_for_it
     for _ in range(2):
         for as_of in cuts:
             assert shop.rows("customer_id", as_of=as_of) == [(1, 1)]
-            with pytest.raises(NotFound, match=r"reference 'customer': another table is at \.\./customers") as raised:
+            with pytest.raises(
+                NotFound, match=r"reference 'customer': the table at \.\./customers is not the one"
+            ) as raised:
                 shop.rows("customer_name", as_of=as_of)
             assert "drop the reference and add it again" in raised.value.hint
         shop.customer(1, "another Ann")
