@@ -80,7 +80,7 @@ def build_references(
             )
         if names.fold_case(name) in folded_groups:
             raise InvalidInput(
-                f"{field}: a group has this name", hint="`require` takes both: choose another name for the reference"
+                f"{field}: a group has this name", hint="choose another name: `require` accepts groups and references"
             )
         for column in fields.on:
             if column not in columns:

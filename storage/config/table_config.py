@@ -392,7 +392,9 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> Iterato
         yield from _check_mode(field, group, config)
     for column in config.columns:
         if column not in group_of and column not in config.key:
-            yield InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
+            yield InvalidInput(
+                f"columns.{column}: the column is not in a group", hint="add it to a group, or to the key"
+            )
 
 
 def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> Iterator[InvalidInput]:
@@ -430,8 +432,8 @@ def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Functio
                 unable = next((f for f in functions[group] if not find_function(f.name).retractable), None)
                 if policy != stream.on_delete:
                     yield InvalidInput(
-                        f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} in "
-                        f"group {group!r} too",
+                        f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r}, which also writes "
+                        f"group {group!r}, has {policy!r}",
                         hint="streams that write the same group must not mix row and group deletes",
                     )
                 elif unable is not None:

@@ -66,7 +66,7 @@ def resolve_ttl(config: TtlConfig, columns: Mapping[str, Column], merge: Mapping
     if config.by is not None:
         _check_column(config.by, config.unit, columns, merge)
     elif config.unit is not None:
-        raise InvalidInput("ttl.unit: there is no column", hint="add by: an integer column, or remove unit")
+        raise InvalidInput("ttl.unit: is set without by", hint="add by: an integer column, or remove unit")
     shortest = min(age for age in (config.rows, config.deletes) if age is not None)
     deletes = config.deletes if config.deletes is not None else shortest
     within = config.within if config.within is not None else shortest // 10

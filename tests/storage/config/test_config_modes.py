@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "row and group deletes on one aggregate": (
         put("streams", "more", to={"groups": ["sums"], "on_delete": "row"}),
-        "streams.more.on_delete: 'row', but stream 'hits' deletes 'group' in group 'sums' too",
+        "streams.more.on_delete: 'row', but stream 'hits', which also writes group 'sums', has 'group'",
         "must not mix",
     ),
 }

@@ -260,7 +260,7 @@ def test_the_setting_changes_beside_writers(clock: ManualClock) -> None:
         ({"rows": "1 day", "by": "a"}, "ttl.by: column 'a' has type string"),
         ({"rows": "1 day", "by": "id"}, "ttl.unit: is missing, because column 'id' is bigint"),
         ({"rows": "1 day", "by": "at", "unit": "seconds"}, "ttl.unit: column 'at' is timestamp"),
-        ({"rows": "1 day", "unit": "seconds"}, "ttl.unit: there is no column"),
+        ({"rows": "1 day", "unit": "seconds"}, "ttl.unit: is set without by"),
         ({"rows": "1 day", "by": "n", "unit": "seconds"}, "merged by aggregate"),
         ({"rows": "1 day", "every": "1 day"}, "ttl.every: is not a known field"),
     ],

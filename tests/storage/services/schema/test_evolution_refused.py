@@ -119,7 +119,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "deletes that do not go together": (
         lambda t: t.add_stream("x", ["order"], on_delete="group"),
         InvalidInput,
-        "streams.x.on_delete: 'group', but stream 'orders' deletes 'row'",
+        "streams.x.on_delete: 'group', but stream 'orders', which also writes group",
     ),
     "a stream of no group": (lambda t: t.add_stream("x", []), InvalidInput, "streams.x.groups: is empty"),
     "a stream of an unknown group": (lambda t: t.add_stream("x", ["y"]), InvalidInput, "there is no 'y'"),
