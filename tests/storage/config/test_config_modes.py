@@ -95,11 +95,11 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
             ("count", "double", "the result is an integer"),
             ("bool_and", "int", "boolean"),
             ("bool_or", "string", "boolean"),
-            ("min", "array<int>", "no order"),
-            ("max", "struct<a:int>", "no order"),
+            ("min", "array<int>", "cannot be ordered"),
+            ("max", "struct<a:int>", "cannot be ordered"),
             ("collect_list", "int", "array<element>"),
             ("collect_set", "string", "array<element>"),
-            ("collect_set", "array<array<int>>", "no order"),
+            ("collect_set", "array<array<int>>", "cannot be ordered"),
             ("listagg", "int", "string"),
             ("listagg", "array<string>", "string"),
         ]
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "a function of an ordering column": (
         put("groups", "sums", "functions", "nts", to="max"),
         "groups.sums.functions.nts: is not an aggregated column",
-        "outside the ordering",
+        "outside its ordering",
     ),
     "a function of another group's column": (
         put("groups", "sums", "functions", "a", to="max"),

@@ -50,7 +50,7 @@ def test_json_is_one_object_of_the_wanted_snapshot(table: Table) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--key", "7"), 1, "no row with key id=7"),
+        (("--key", "7"), 1, "neither a row nor a delete with key id=7"),
         (("--key", "one"), 2, "'one' is not a bigint"),
         (("--key", "id=1", "--key", "id=2"), 2, "column 'id' twice"),
         (("--key", "1", "--as-of", "nothing"), 1, "no savepoint 'nothing'"),
