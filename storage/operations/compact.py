@@ -65,7 +65,7 @@ class CompactRequest(DueSettings):
     """Merge all logs of a table into its base files. Blocks no reader or writer.
 
     With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
-    Works in this process, unless --on-cluster is given or the pipeline says compaction: {on: cluster}.
+    Works in this process, unless --on-cluster is set or the pipeline says compaction: {on: cluster}.
     """
 
     fold: Annotated[bool, Face(procedure=False, python="")] = False

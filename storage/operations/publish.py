@@ -79,7 +79,7 @@ def _prepare(_: Table, request: PublishRequest, context: Context) -> PublishRequ
     with context.naming():
         if (request.iceberg is None) == (not request.delta):
             raise InvalidInput(
-                "publish: the format is missing", hint=f"give either {spell('iceberg')} or {spell('delta')}"
+                "publish: the format is missing", hint=f"pass either {spell('iceberg')} or {spell('delta')}"
             )
         if request.delta and (request.catalog_options or request.catalog != "default"):
             hint = f"remove {spell('catalog')} and {spell('catalog_options')}"

@@ -44,7 +44,7 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
             ) from error
     missing = [name for name in schema.key if name not in key_values]
     if missing:
-        raise InvalidInput(f"{argument} lacks column {', '.join(missing)}", hint=f"the key is ({shape})")
+        raise InvalidInput(f"{argument} has no value for column {', '.join(missing)}", hint=f"the key is ({shape})")
     return key_values
 
 

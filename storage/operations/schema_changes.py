@@ -99,7 +99,7 @@ def _prepare(_: Table, request: Any, context: Context) -> Any:
     has_values = any(value for name, value in request if name != "never")
     if context.is_command and getattr(request, "never", None) == has_values:
         with context.naming():
-            raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
+            raise InvalidInput("pass either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
     return request
 
 

@@ -26,7 +26,7 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Lo
         InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.
     """
     if not uri:
-        raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
+        raise InvalidInput("the table's location is empty", hint="use a path or a URL such as s3://bucket/table")
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"} or len(parts.scheme) == 1:  # one letter is a Windows drive
         path = unquote(parts.path) if parts.scheme == "file" else uri

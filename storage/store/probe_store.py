@@ -16,7 +16,7 @@ from weft.storage.store.local_store import LocalStore
 from weft.storage.store.memory_store import MemoryStore
 from weft.storage.store.object_store import ObjectStore, normalise_errors
 
-GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
+GRANULARITY_SECONDS: Final = 1.0  # times of object stores are in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StoreProbe:
         listed: Whether a listing contains the new object.
         deleted: Whether the object was deleted. If not, it still exists at ``path``.
         skew_seconds: By how much the clock of the store is ahead of this machine's, at least; 0.0 if they may agree.
-            None if the store gives no times.
+            None if the store has no times.
         path: The object that was created.
     """
 

@@ -20,16 +20,18 @@ def other_bits(slices: Iterable[FileSlice], bits: int) -> frozenset[FileGroup]:
 
 
 def merged_parts(
-    slices: Iterable[FileSlice], chosen: Iterable[FileSlice], bits: int
+    slices: Iterable[FileSlice], to_compact: Iterable[FileSlice], bits: int
 ) -> dict[FileGroup, list[FileSlice]]:
     """For each merged file group, the file groups of more bits that become it.
 
     Args:
         slices: All slices of a snapshot, in order.
-        chosen: File groups to compact.
+        to_compact: File groups to compact.
         bits: The table's number of bits.
     """
-    parts: dict[FileGroup, list[FileSlice]] = {item.group.within(bits): [] for item in chosen if item.group.bits > bits}
+    parts: dict[FileGroup, list[FileSlice]] = {
+        item.group.within(bits): [] for item in to_compact if item.group.bits > bits
+    }
     for item in slices:
         if item.group.bits > bits and (target := item.group.within(bits)) in parts:
             parts[target].append(item)

@@ -57,7 +57,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a read-optimized result lacks of its snapshot; it is complete if ``rows`` is 0.
+    """What is missing from a read-optimized result; it is complete if ``rows`` is 0.
 
     Attributes:
         since: Time (UTC) of the oldest commit that is not completely in the result; all earlier commits are. None if

@@ -75,7 +75,7 @@ def test_a_key_of_several_columns_is_given_by_name(tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["row"] == {"day": "2026-01-02", "code": "0a", "v": "x"}
     missing = weft("explain", table.uri, "--key", "code=0a")
     assert missing.exit_code == 2
-    assert "--key lacks column day" in missing.stderr
+    assert "--key has no value for column day" in missing.stderr
     unnamed = weft("explain", table.uri, "--key", "0a")
     assert unnamed.exit_code == 2
     assert "does not name a key column" in unnamed.stderr
