@@ -1,4 +1,4 @@
-"""Reads configuration files: YAML, and values that fit a pydantic model.
+"""Reads configuration files: parses YAML and checks its values with a pydantic model.
 
 Every error names the field as the user wrote it (``writers.orders.source.topic``) and says how to fix it.
 """
@@ -23,9 +23,9 @@ from weft.storage.foreign_text import MAX_CHARACTERS, parse_yaml
 
 Model = TypeVar("Model", bound=BaseModel)
 Sections = Mapping[str, type[BaseModel]]
-"""Mappings in a file by pydantic's path, for example ``writers.*.source.kafka``; ``*`` is any name."""
+"""Models of the mappings in a file by pydantic's path, such as ``writers.*.source.kafka``; ``*`` is any name."""
 
-MAX_SECONDS: Final = 366 * 24 * 3600  # a longer one is a mistake; a year in milliseconds still fits into Spark's int
+MAX_SECONDS: Final = 366 * 24 * 3600  # longer is a mistake; a year in milliseconds still fits into Spark's int
 
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _UNITS: Final = {
@@ -65,8 +65,8 @@ _WORDING: Final[Mapping[str, str]] = {
     "less_than": "must be less than {lt:g}",
     "less_than_equal": "must be {le:g} or less",
 }
-"""Message for a type of pydantic error; for other types pydantic's message is shown. Values are not shown: a file has
-secrets, too."""
+"""Message for a type of pydantic error; for other types pydantic's message is shown. Values are not shown, because a
+file can contain secrets."""
 _KINDS: Final[Mapping[type, str]] = {
     str: "a text",
     bool: "true or false",
@@ -91,7 +91,7 @@ class FieldProblem(NamedTuple):
 
     Attributes:
         path: The field as written in the file; empty for the whole file.
-        field: The same as text.
+        field: The path as text, such as ``columns.amount.type``.
         text: What is wrong.
         hints: How to fix it; may be empty.
         missing: Whether the field is missing.
@@ -104,22 +104,22 @@ class FieldProblem(NamedTuple):
     missing: bool
 
 
-def _once(given: list[str]) -> list[str]:
-    for name, count in Counter(given).items():
+def _check_unique(items: list[str]) -> list[str]:
+    for name, count in Counter(items).items():
         if count > 1:
             raise FieldError(f"{name!r} is listed {count} times", hint="list it once")
-    return given
+    return items
 
 
-Names = Annotated[list[str], AfterValidator(_once)]
-"""Names in a list, each once."""
+Names = Annotated[list[str], AfterValidator(_check_unique)]
+"""A list of names without duplicates."""
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a file as plain values.
+    """Read a YAML file as plain values.
 
     Raises:
-        InvalidInput: There is no such file, it cannot be read, it is not YAML, or beyond the bounds of
+        InvalidInput: The file does not exist, cannot be read, is not YAML, or exceeds a limit of
             `weft.storage.foreign_text`.
     """
     try:
@@ -136,12 +136,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str = "") -> Model:
-    """The values of a file as a model.
+    """Turn the values of a file into a model.
 
     Args:
         model: Model of the whole file.
         raw: The values.
-        sections: Models of the mappings within the file, to find the known fields for hints.
+        sections: Models of the mappings within the file; hints name their fields.
         hint: Shown if no wrong field has a hint of its own.
 
     Raises:
@@ -154,14 +154,14 @@ def parse_fields(model: type[Model], raw: Any, sections: Sections, *, hint: str 
 
 
 def wrong_fields(problems: Sequence[FieldProblem], *, where: str = "", hint: str = "") -> InvalidInput:
-    """The error that names every wrong field, each with ``where`` before it.
+    """Build the error that names every wrong field, prefixed with ``where``.
 
     Args:
-        problems: What is wrong.
+        problems: The wrong fields.
         where: Put before each field, such as ``add_column.``.
         hint: Shown if no wrong field has a hint of its own.
     """
-    hints = dict.fromkeys(each for problem in problems for each in problem.hints)
+    hints = dict.fromkeys(hint for problem in problems for hint in problem.hints)
     message = "; ".join(f"{where}{problem.field}: {problem.text}" for problem in problems)
     return InvalidInput(message, hint="; ".join(hints) or hint)
 
@@ -175,22 +175,22 @@ def find_problems(model: type[Model], raw: Any, sections: Sections) -> tuple[Mod
 
 
 def describe_problems(error: ValidationError, raw: Any, sections: Sections) -> list[FieldProblem]:
-    """What pydantic says about values. Arguments as for `parse_fields`; ``sections`` has the whole model as ""."""
-    found: dict[str, FieldProblem] = {}
+    """Describe pydantic's errors. Arguments as for `parse_fields`; ``sections`` has the whole model as ""."""
+    by_field: dict[str, FieldProblem] = {}
     for item in error.errors():
         missing = item["type"] == "missing"
-        path = _written(item["loc"], raw, missing=missing)
+        path = _path_in_file(item["loc"], raw, missing=missing)
         field = ".".join(path) or "the configuration"
-        if field not in found:
+        if field not in by_field:
             wording = _WORDING.get(item["type"])
             facts = {"kind": _KINDS.get(type(item["input"]), "another value"), **item.get("ctx", {})}
             text = item["msg"] if wording is None else wording.format_map(facts)
-            found[field] = FieldProblem(path, field, text, tuple(_hints(item, sections)), missing)
-    return list(found.values())
+            by_field[field] = FieldProblem(path, field, text, tuple(_hints(item, sections)), missing)
+    return list(by_field.values())
 
 
 def remove_field(raw: Any, path: Sequence[str]) -> bool:
-    """Remove a field of plain values; returns whether there was one. The path is not empty."""
+    """Remove a field from plain values; returns whether it existed. The path is not empty."""
     for name in path[:-1]:
         raw = raw[int(name)] if isinstance(raw, list) else raw.get(name) if isinstance(raw, dict) else None
     if isinstance(raw, list) and path[-1].isdigit() and int(path[-1]) < len(raw):
@@ -209,25 +209,25 @@ def _hints(item: ErrorDetails, sections: Sections) -> Iterator[str]:
         yield f"add {field}"
     elif item["type"] == "extra_forbidden":
         model = next(model for at, model in sections.items() if fnmatchcase(".".join(parents), at))
-        known = [info.alias or name for name, info in model.model_fields.items()]
-        close = get_close_matches(field, known, n=1)
-        yield f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+        field_names = [info.alias or name for name, info in model.model_fields.items()]
+        close = get_close_matches(field, field_names, n=1)
+        yield f"did you mean {close[0]}?" if close else f"known: {', '.join(field_names)}"
     elif item["type"] in {"list_type", "sequence_str"}:
-        given = item["input"]
-        yield f"{field}: [{given}]" if isinstance(given, str | int) and given else f"{field}: [A, B]"
+        value = item["input"]
+        yield f"{field}: [{value}]" if isinstance(value, str | int) and value else f"{field}: [A, B]"
     elif item["type"] in {"dict_type", "mapping_type"}:
         yield f"{field}: {{NAME: VALUE}}"
     elif item["type"] == "string_type":
         yield "put quotes around it"
     elif item["type"] == "literal_error":
-        known = re.findall("'([^']*)'", item["ctx"]["expected"])
-        yield from (f"did you mean {each}?" for each in get_close_matches(str(item["input"]), known, 1))
+        choices = re.findall("'([^']*)'", item["ctx"]["expected"])
+        yield from (f"did you mean {choice}?" for choice in get_close_matches(str(item["input"]), choices, 1))
     elif isinstance(error := item.get("ctx", {}).get("error"), FieldError):
         yield error.hint
 
 
-def _written(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
-    """The part of pydantic's path that is in the file, without the names of unions' members; and a missing field."""
+def _path_in_file(loc: tuple[int | str, ...], raw: Any, *, missing: bool) -> tuple[str, ...]:
+    """The part of pydantic's path that is in the file, without the names of union members, plus a missing field."""
     path = []
     for part in loc[:-1] if missing else loc:
         if isinstance(part, int) if isinstance(raw, list) else isinstance(raw, Mapping) and part in raw:

@@ -1,4 +1,4 @@
-"""The aggregate functions of a group in a table's configuration: fields and checks. deploy/docs/configuration.md."""
+"""The aggregate functions of a group in a table's configuration: fields and checks (deploy/docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -21,45 +21,49 @@ class FunctionOptions(BaseModel):
     delimiter: str = ","
 
 
-def _without_options(given: Any) -> Any:
-    return {given: None} if isinstance(given, str) else given
+def _without_options(value: Any) -> Any:
+    return {value: None} if isinstance(value, str) else value
 
 
 FunctionConfig = Annotated[dict[str, FunctionOptions | None], BeforeValidator(_without_options), Field(min_length=1)]
-"""A function by name, with its options if they are given."""
+"""A function by name; the options are None for their defaults."""
 
 
 def build_functions(
     field: str,
-    given: Mapping[str, Mapping[str, FunctionOptions | None]],
+    config: Mapping[str, Mapping[str, FunctionOptions | None]],
     names: Sequence[str],
     ordering: Sequence[str],
     columns: Mapping[str, Column],
 ) -> tuple[Function, ...]:
-    """The checked functions of a group: one per column outside its ordering.
+    """Check the functions of a group and build them: one per column outside its ordering.
 
     Args:
         field: The field of the group's functions.
-        given: The functions by column.
+        config: The functions by column.
         names: The columns of the group.
-        ordering: Those that order its events.
-        columns: The columns of the table that are right.
+        ordering: The columns of the group that order its events.
+        columns: The valid columns of the table, by name.
 
     Raises:
-        InvalidInput: A column has no function, or one that is not known or not for its type.
+        InvalidInput: A column has no function, or its function is unknown or does not support its type.
     """
-    known = f"functions: {', '.join(function_names())}"
+    hint = f"functions: {', '.join(function_names())}"
     functions = []
-    for column, function in given.items():
+    for column, function in config.items():
         at = f"{field}.{column}"
         if column not in names or column in ordering:
-            raise InvalidInput(f"{at}: not a column that is aggregated", hint="name columns outside the ordering")
-        (name, options), *others = function.items()
-        if others or (options is not None and not has_options(name)):
-            able = " and ".join(filter(has_options, function_names()))
-            raise InvalidInput(f"{at}: only {able} has options", hint='for example {listagg: {delimiter: ";"}}')
+            raise InvalidInput(
+                f"{at}: is not an aggregated column", hint="list columns of the group outside its ordering"
+            )
+        (name, options), *more_functions = function.items()
+        if more_functions or (options is not None and not has_options(name)):
+            names_with_options = " and ".join(filter(has_options, function_names()))
+            raise InvalidInput(
+                f"{at}: only {names_with_options} has options", hint='for example {listagg: {delimiter: ";"}}'
+            )
         if name not in function_names():
-            raise InvalidInput(f"{at}: there is no function {name!r}", hint=known)
+            raise InvalidInput(f"{at}: there is no function {name!r}", hint=hint)
         refusal = find_function(name).refuses(columns[column].type) if column in columns else None
         if refusal is not None:
             type_name = format_type(columns[column].type)
@@ -67,8 +71,8 @@ def build_functions(
         options = options or FunctionOptions()
         functions.append(Function(column, name, options.delimiter if has_options(name) else ""))
     for column in names:
-        if column not in ordering and column not in given:
-            raise InvalidInput(f"{field}: column {column!r} has no function", hint=known)
+        if column not in ordering and column not in config:
+            raise InvalidInput(f"{field}: column {column!r} has no function", hint=hint)
     return tuple(functions)
 
 

@@ -1,7 +1,7 @@
 """Table configuration: checks what a user wrote, and turns it into a `TableSchema`.
 
-Every error names the field and has a hint. A table can be created from every configuration that passes. Fields and
-their meaning: deploy/docs/configuration.md; MERGE.md.
+Every error names the field and has a hint. A table can be created from every configuration that passes. The fields are
+explained in deploy/docs/configuration.md and MERGE.md.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class ColumnConfig(_Model):
     comment: str = ""
 
 
-def _typed(given: Any) -> Any:
-    if not isinstance(given, str | Mapping | ColumnConfig):
+def _as_mapping(value: Any) -> Any:
+    if not isinstance(value, str | Mapping | ColumnConfig):
         raise FieldError("is neither a type nor a mapping", hint="for example bigint, or {type: int, default: 0}")
-    return {"type": given} if isinstance(given, str) else given
+    return {"type": value} if isinstance(value, str) else value
 
 
 class GroupConfig(_Model):
@@ -92,7 +92,7 @@ class TableConfig(_Model):
     key: Names = Field(min_length=1)
     partition_by: Names = []
     buckets: int = 8
-    columns: dict[str, Annotated[ColumnConfig, BeforeValidator(_typed)]] = Field(min_length=1)
+    columns: dict[str, Annotated[ColumnConfig, BeforeValidator(_as_mapping)]] = Field(min_length=1)
     groups: dict[str, GroupConfig] = Field(min_length=1)
     streams: dict[str, StreamConfig] = Field(min_length=1)
     ttl: TtlConfig | None = None
@@ -134,11 +134,11 @@ def load_config(source: TableConfig | Mapping[str, Any] | str | Path) -> TableCo
 
 
 def build_schema(config: TableConfig) -> TableSchema:
-    """Check a configuration as a whole, and give every column, group and stream its id.
+    """Check a configuration as a whole, and assign an id to every column, group and stream.
 
     Args:
-        config: From `load_config`. A reference that lists no columns has none in the schema: what the referenced table
-            has is not known here (`weft.storage.services.schema.resolve_references`).
+        config: From `load_config`. A reference that lists no columns has none in the schema, because the referenced
+            table is not read here (`weft.storage.services.schema.resolve_references`).
 
     Raises:
         InvalidInput: Two fields do not fit together. The message names the first such field.
@@ -150,26 +150,26 @@ def build_schema(config: TableConfig) -> TableSchema:
 
 
 def check_config(raw: Any) -> tuple[TableConfig | None, TableSchema | None, list[InvalidInput]]:
-    """A configuration and its schema, or everything that is wrong with it. Each message begins with a field."""
-    config, wrong = find_problems(TableConfig, raw, _SECTIONS)
+    """Check a configuration: returns it with its schema, or all problems. Each message begins with a field."""
+    config, wrong_fields = find_problems(TableConfig, raw, _SECTIONS)
     if config is not None:
         return config, *_schema(config)
-    problems = [InvalidInput(f"{each.field}: {each.text}", hint="; ".join(each.hints)) for each in wrong]
-    # Without a whole column or group, others would seem to be wrong.
-    if all(not each.missing and len(each.path) not in {0, 2} for each in wrong):
+    problems = [InvalidInput(f"{wrong.field}: {wrong.text}", hint="; ".join(wrong.hints)) for wrong in wrong_fields]
+    # If a whole column or group were removed, fields that refer to it would seem to be wrong.
+    if all(not wrong.missing and len(wrong.path) not in {0, 2} for wrong in wrong_fields):
         rest = copy.deepcopy(raw)
-        for each in wrong:
-            remove_field(rest, each.path)
+        for wrong in wrong_fields:
+            remove_field(rest, wrong.path)
         if (config := find_problems(TableConfig, rest, _SECTIONS)[0]) is not None:
             problems += _schema(config)[1]
     return None, None, problems
 
 
 def _schema(config: TableConfig) -> tuple[TableSchema | None, list[InvalidInput]]:
-    """The schema, or None and everything that is wrong."""
+    """The schema, or None and all problems."""
     problems = list(_check_names(config))
     columns = _columns(config, problems)
-    by_name = {column.name: column for column in columns}  # those that are right
+    by_name = {column.name: column for column in columns}  # only valid columns
     problems += _check_key(config, by_name)
     problems += _check_groups(config, by_name)
     functions: dict[str, tuple[Function, ...]] = {}
@@ -185,7 +185,7 @@ def _schema(config: TableConfig) -> tuple[TableSchema | None, list[InvalidInput]
     ttl: Ttl | None = None
     references: tuple[Reference, ...] = ()
     index: tuple[str, ...] = ()
-    if len(columns) == len(config.columns):  # else a wrong column would seem to be missing
+    if len(columns) == len(config.columns):  # otherwise an invalid column would seem to be missing
         with collect(problems):
             ttl = None if config.ttl is None else resolve_ttl(config.ttl, by_name, merge)
         with collect(problems):
@@ -230,7 +230,7 @@ def configuration(schema: TableSchema) -> dict[str, Any]:
     """The configuration of a schema: `load_config` and `build_schema` turn it into an equal schema, with equal ids.
 
     Returns:
-        Plain values, so that a caller can change some and check the whole again.
+        Plain values: a caller can change some of them and check the result as a whole.
     """
     return {
         "key": list(schema.key),
@@ -273,28 +273,28 @@ def _index(config: TableConfig, columns: Mapping[str, Column]) -> tuple[str, ...
         if not can_be_indexed(column.type):
             raise InvalidInput(
                 f"index: column {name!r} is {format_type(column.type)}",
-                hint="integers, strings, binaries and dates can be indexed",
+                hint="index columns of integers, strings, binaries or dates",
             )
         if [name] == config.key:
-            raise InvalidInput(f"index: {name!r} is the key", hint="leave it out: a key is found without an index")
+            raise InvalidInput(f"index: {name!r} is the key", hint="leave it out: keys are looked up without an index")
     return tuple(name for name in columns if name in config.index)
 
 
 def _check_names(config: TableConfig) -> Iterator[InvalidInput]:
     states = {names.fold_case(f"{prefix}{group}"): group for group in config.groups for prefix in (PRESENT, ARRIVAL)}
-    for kind, given in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
-        count = Counter(names.fold_case(name) for name in given)
-        for name in given:
+    for kind, section in (("columns", config.columns), ("groups", config.groups), ("streams", config.streams)):
+        count = Counter(names.fold_case(name) for name in section)
+        for name in section:
             folded = names.fold_case(name)
             if not name:
                 yield InvalidInput(f"{kind}: a name is empty", hint="give every name at least one character")
             elif folded in RESERVED or folded.startswith(names.HIDDEN_PREFIX):
-                hint = f"reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
+                hint = f"rename it: reserved are {', '.join(RESERVED)}, and names that start with {names.HIDDEN_PREFIX}"
                 yield InvalidInput(f"{kind}.{name}: the name is reserved", hint=hint)
             elif kind == "columns" and folded in states:
                 yield InvalidInput(
                     f"columns.{name}: reads use this name for the state of group {states[folded]!r}",
-                    hint=f"rename the column: {PRESENT} and {ARRIVAL} with the name of a group are taken",
+                    hint=f"rename the column: names made of {PRESENT} or {ARRIVAL} and a group are reserved",
                 )
             elif count[folded] > 1:
                 hint = "Spark SQL ignores case: rename one"
@@ -317,7 +317,7 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_nested(arrow_type):
-        raise InvalidInput(f"{field}: nested columns take no default", hint="leave it out: NULL is shown")
+        raise InvalidInput(f"{field}: nested columns cannot have a default", hint="leave it out: NULL is shown")
     try:
         if pa.types.is_decimal(arrow_type) and not isinstance(value, bool):
             value = decimal.Decimal(str(value))
@@ -329,7 +329,7 @@ def _default(name: str, value: Any, arrow_type: pa.DataType) -> Any:
             raise TypeError  # noqa: TRY301 - Arrow would accept True as 1
         return pa.scalar(value, arrow_type).as_py()
     except (pa.ArrowException, ValueError, TypeError, OverflowError, decimal.InvalidOperation):
-        hint = "give a value of the column's type"
+        hint = "write a value of the column's type"
         raise InvalidInput(f"{field}: {value!r} is not a {format_type(arrow_type)}", hint=hint) from None
 
 
@@ -345,7 +345,7 @@ def _check_key(config: TableConfig, columns: Mapping[str, Column]) -> Iterator[I
                 "(guide: deploy/docs/modelling.md#keys)",
             )
         elif column is not None and column.default is not None:
-            yield InvalidInput(f"columns.{name}.default: a key column takes no default", hint="remove the default")
+            yield InvalidInput(f"columns.{name}.default: a key column cannot have a default", hint="remove the default")
     buckets = config.buckets
     if buckets < 1 or buckets & (buckets - 1) or buckets > MAX_BUCKETS:
         yield InvalidInput(
@@ -392,7 +392,9 @@ def _check_groups(config: TableConfig, columns: Mapping[str, Column]) -> Iterato
         yield from _check_mode(field, group, config)
     for column in config.columns:
         if column not in group_of and column not in config.key:
-            yield InvalidInput(f"columns.{column}: the column is in no group", hint="add it to a group, or to the key")
+            yield InvalidInput(
+                f"columns.{column}: the column is not in a group", hint="add it to a group, or to the key"
+            )
 
 
 def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> Iterator[InvalidInput]:
@@ -404,11 +406,14 @@ def _check_mode(field: str, group: GroupConfig, config: TableConfig) -> Iterator
     for state in group.state:
         if not mode.takes_state or state.startswith("_") or state in config.columns:
             yield InvalidInput(
-                f"{field}.state.{state}: not a state column",
-                hint="only custom mergers keep state; its names differ from columns and do not start with '_'",
+                f"{field}.state.{state}: is not a valid state column",
+                hint="only custom mergers keep state; choose a name that is not a column and does not start with '_'",
             )
     if group.functions and not mode.takes_functions:
-        yield InvalidInput(f"{field}.functions: the group's mode is {group.merge!r}", hint="merge: aggregate")
+        yield InvalidInput(
+            f"{field}.functions: the group's mode is {group.merge!r}, which has no functions",
+            hint="set merge: aggregate, or remove functions",
+        )
 
 
 def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Function]]) -> Iterator[InvalidInput]:
@@ -427,8 +432,8 @@ def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Functio
                 unable = next((f for f in functions[group] if not find_function(f.name).retractable), None)
                 if policy != stream.on_delete:
                     yield InvalidInput(
-                        f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r} deletes {policy!r} in "
-                        f"group {group!r} too",
+                        f"streams.{name}.on_delete: {stream.on_delete!r}, but stream {other!r}, which also writes "
+                        f"group {group!r}, has {policy!r}",
                         hint="streams that write the same group must not mix row and group deletes",
                     )
                 elif unable is not None:
@@ -437,9 +442,9 @@ def _check_streams(config: TableConfig, functions: Mapping[str, Sequence[Functio
                         f"{name!r} deletes",
                         hint=f"streams.{name}.on_delete: ignore (guide: deploy/docs/modelling.md#deletes)",
                     )
-    written = {group for stream in config.streams.values() for group in stream.groups}
+    written_groups = {group for stream in config.streams.values() for group in stream.groups}
     for group in config.groups:
-        if group not in written:
+        if group not in written_groups:
             yield InvalidInput(f"groups.{group}: no stream writes the group", hint="add the group to a stream")
 
 
@@ -447,8 +452,8 @@ def _can_be_key(arrow_type: pa.DataType) -> bool:
     return any(test(arrow_type) for test in _KEY_TYPES)
 
 
-def _unknown(field: str, name: str, known: Iterable[str]) -> InvalidInput:
-    return InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(known)}")
+def _unknown(field: str, name: str, choices: Iterable[str]) -> InvalidInput:
+    return InvalidInput(f"{field}: there is no {name!r}", hint=f"known: {', '.join(choices)}")
 
 
 def _as_key(column: Column) -> Column:

@@ -9,7 +9,7 @@ configuration is a property:
     group.<group>.ordering                     columns that order its events
     group.<group>.merge                        merge mode
     group.<group>.function.<column>            aggregate function of the column
-    group.<group>.function.<column>.delimiter  its option
+    group.<group>.function.<column>.delimiter  delimiter of listagg
     group.<group>.state.<name>                 type of a state column of a custom merger
     stream.<stream>                            groups that the stream writes
     stream.<stream>.on_delete                  group, row or ignore
@@ -52,7 +52,7 @@ _UNITS_MS: Final = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_0
 _SECTIONS: Final = {"group": "groups", "stream": "streams", "reference": "references"}
 _KINDS: Final = {section: kind for kind, section in _SECTIONS.items()}
 _MAIN: Final = {"group": "columns", "stream": "groups", "reference": "table"}
-"""Field of a section that the property without a field stands for."""
+"""The field that a property without a field sets, such as ``stream.<stream>``."""
 _NESTED: Final = {
     "functions": (".function.<column>", ".function.<column>.delimiter"),
     "state": (".state.<name>",),
@@ -65,7 +65,7 @@ _FIELDS: Final = {
     }
     for kind, model in (("group", GroupConfig), ("stream", StreamConfig), ("reference", ReferenceConfig))
 }
-"""Field of a section by what its property has after the name of the item."""
+"""Field of a section by the suffix that its property has after the name of the item."""
 _LISTS: Final = {"columns", "ordering", "groups", "on"}
 _ASSIGNMENT: Final = re.compile(r"((?:groups|streams|references|ttl)\.[\w.]+): (\S+)( \(guide: .*\))?")
 _WHERE: Final = re.compile(r"(?:table configuration: )?(groups|streams|references|columns|ttl)\.([^:]*)")
@@ -92,7 +92,7 @@ def config_from_properties(columns: Sequence[SqlColumn], properties: Mapping[str
 
     Args:
         columns: The columns of the statement, in order.
-        properties: Its properties. Those that engines add themselves, such as ``provider``, are not among them.
+        properties: Its properties, without those that engines add, such as ``provider``.
 
     Raises:
         InvalidInput: A property is unknown, its value cannot be read, or the configuration is wrong. The message names
@@ -136,20 +136,20 @@ def config_from_properties(columns: Sequence[SqlColumn], properties: Mapping[str
 
 
 def properties_of(config: TableConfig) -> dict[str, str]:
-    """The properties of a configuration: with its columns, `config_from_properties` turns them into an equal one."""
+    """The properties of a configuration; `config_from_properties` turns them and its columns into an equal one."""
     values = {"buckets": config.buckets} | config.model_dump(exclude_defaults=True, exclude={"columns"})
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for section in (name for name in TableConfig.model_fields if name in values):
         value = values[section]
         if section in _KINDS:
             for name, fields in value.items():
-                found |= _properties(_KINDS[section], name, fields)
+                properties |= _properties(_KINDS[section], name, fields)
         elif section == "ttl":
-            texts = {field: each if isinstance(each, str) else _duration(each) for field, each in value.items()}
-            found |= {_key("ttl", field): text for field, text in texts.items()}
+            texts = {field: term if isinstance(term, str) else _duration(term) for field, term in value.items()}
+            properties |= {_key("ttl", field): text for field, text in texts.items()}
         else:
-            found[section] = _written(value)
-    return found
+            properties[section] = _format_value(value)
+    return properties
 
 
 def _properties(kind: str, name: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -164,10 +164,10 @@ def _properties(kind: str, name: str, fields: Mapping[str, Any]) -> Iterator[tup
         elif field == "state":
             yield from ((_key(kind, name, "state", state), type_name) for state, type_name in value.items())
         else:
-            yield _key(kind, name, *([] if field == _MAIN[kind] else [field])), _written(value)
+            yield _key(kind, name, *([] if field == _MAIN[kind] else [field])), _format_value(value)
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return _names(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -203,7 +203,7 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
     """Put one property into a configuration of plain values.
 
     Raises:
-        InvalidInput: There is no such property, or its value cannot be read.
+        InvalidInput: The property is unknown, or its value cannot be read.
     """
     match parse_parts(name):
         case [field] if field in _READERS:
@@ -223,8 +223,8 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
             functions[column] = {functions[column]: {"delimiter": value}}
         case ["group", item, "state", state]:
             _section(config, "group", item).setdefault("state", {})[state] = value
-        case [kind, item, *rest] if of_item := _FIELDS.get(kind, {}).get(".".join(["", *rest])):
-            _section(config, kind, item)[of_item] = _list(name, value) if of_item in _LISTS else value
+        case [kind, item, *rest] if item_field := _FIELDS.get(kind, {}).get(".".join(["", *rest])):
+            _section(config, kind, item)[item_field] = _list(name, value) if item_field in _LISTS else value
         case _:
             forms = list(_forms())
             close = get_close_matches(name, forms, n=1)
@@ -233,7 +233,7 @@ def _set(config: dict[str, Any], name: str, value: str) -> None:
 
 
 def _forms() -> Iterator[str]:
-    """All properties, in the order of the fields of a configuration."""
+    """The forms of all properties, such as ``group.<group>.ordering``, in the order of the configuration's fields."""
     for field in TableConfig.model_fields:
         if field in _READERS:
             yield field
@@ -245,18 +245,18 @@ def _forms() -> Iterator[str]:
 
 
 def _shown_by_references(config: Mapping[str, Any]) -> Iterator[str]:
-    """Columns of other tables. SHOW CREATE TABLE lists them among the columns, and they are none of the table's own."""
-    own = {name for group in config["groups"].values() for name in group["columns"]} | set(config["key"])
+    """Names of the columns that references show. SHOW CREATE TABLE lists them although they belong to other tables."""
+    own_names = {name for group in config["groups"].values() for name in group["columns"]} | set(config["key"])
     for name, reference in config.get("references", {}).items():
         for column in reference.get("columns", ()):
-            shown = f"{reference.get('prefix', f'{name}_')}{column}"
-            if shown not in own:
-                yield shown
+            shown_name = f"{reference.get('prefix', f'{name}_')}{column}"
+            if shown_name not in own_names:
+                yield shown_name
 
 
 def _section(config: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = config.setdefault(_SECTIONS[kind], {}).setdefault(name, {})
-    return found
+    section: dict[str, Any] = config.setdefault(_SECTIONS[kind], {}).setdefault(name, {})
+    return section
 
 
 def _list(name: str, value: str) -> list[str]:
@@ -274,7 +274,7 @@ def _number(name: str, value: str) -> int:
 
 def _boolean(name: str, value: str) -> bool:
     if value.strip().lower() not in {"true", "false"}:
-        raise InvalidInput(f"property '{name}': {value!r} is not a boolean", hint="true or false")
+        raise InvalidInput(f"property '{name}': {value!r} is not a boolean", hint="write true or false")
     return value.strip().lower() == "true"
 
 
@@ -286,7 +286,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "overlays": _boolean,
     "index": _list,
 }
-"""Fields that are one property: how its value is read; arguments are the property and its value."""
+"""Functions that parse the value of a field that is a single property; arguments: the property and its value."""
 
 
 def _split(text: str, separator: str, problem: str) -> list[str]:
@@ -314,21 +314,21 @@ def _quoted(name: str) -> str:
 
 
 def _duration(milliseconds: int) -> str:
-    unit, size = next(each for each in _UNITS_MS if milliseconds % each[1] == 0)
+    unit, size = next((unit, size) for unit, size in _UNITS_MS if milliseconds % size == 0)
     return f"{milliseconds // size} {unit}"
 
 
 def _as_assignment(hint: str) -> str:
-    """A hint that names a field of a configuration and its value, as an assignment of a property."""
-    written = _ASSIGNMENT.fullmatch(hint)
-    if written is None:
+    """A hint that names a field of a configuration and its value, rewritten as an assignment of a property."""
+    assignment = _ASSIGNMENT.fullmatch(hint)
+    if assignment is None:
         return hint
-    path, value, guide = written.groups(default="")
+    path, value, guide = assignment.groups(default="")
     return f"'{_as_property(path).removeprefix('property ')}' = '{value}'{guide}"
 
 
 def _as_property(message: str) -> str:
-    """An error of a configuration, with the name of the property in place of the field's."""
+    """An error message of a configuration with the property's name in place of the field's."""
 
     def replace(match: re.Match[str]) -> str:
         section, rest = match.groups()

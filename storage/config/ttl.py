@@ -1,4 +1,4 @@
-"""The time to live in a table's configuration: its fields, checks and defaults. deploy/docs/configuration.md."""
+"""The time to live in a table's configuration: its fields, checks and defaults (deploy/docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from weft.storage.errors import InvalidInput
 _MAX_SECONDS: Final = 100 * MAX_SECONDS
 
 
-def _milliseconds(given: Any) -> int:
-    if isinstance(given, dt.timedelta):
-        given = given.total_seconds()
-    return round(parse_duration(given, _MAX_SECONDS) * 1000)
+def _milliseconds(duration: Any) -> int:
+    if isinstance(duration, dt.timedelta):
+        duration = duration.total_seconds()
+    return round(parse_duration(duration, _MAX_SECONDS) * 1000)
 
 
 Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
@@ -42,33 +42,35 @@ class TtlConfig(BaseModel):
     within: Milliseconds | None = None
 
 
-def resolve_ttl(given: TtlConfig, columns: Mapping[str, Column], merge: Mapping[str, str]) -> Ttl:
-    """The checked time to live, with its defaults.
+def resolve_ttl(config: TtlConfig, columns: Mapping[str, Column], merge: Mapping[str, str]) -> Ttl:
+    """Check a time to live and fill in its defaults.
 
     Args:
-        given: As in the configuration.
+        config: The section ``ttl`` of the configuration.
         columns: All columns of the table.
-        merge: Merge mode of the group of each column that is in one.
+        merge: Merge mode of the group of each column outside the key.
 
     Raises:
-        InvalidInput: It contradicts itself, or its column does not exist or is no time.
+        InvalidInput: Its fields contradict each other, or its column does not exist or does not hold times.
     """
-    if given.rows is None and given.deletes is None:
-        raise InvalidInput("ttl: neither rows nor deletes is given", hint="for example ttl: {rows: 90 days}")
-    for field, value in (("rows", given.rows), ("deletes", given.deletes)):
+    if config.rows is None and config.deletes is None:
+        raise InvalidInput("ttl: neither rows nor deletes is set", hint="for example ttl: {rows: 90 days}")
+    for field, value in (("rows", config.rows), ("deletes", config.deletes)):
         if value is not None and value <= 0:
-            raise InvalidInput(f"ttl.{field}: is not a time above 0", hint="for example 90 days; leave it out for ever")
-    if given.rows is None and (given.by is not None or given.unit is not None):
-        field = "unit" if given.by is None else "by"
+            raise InvalidInput(
+                f"ttl.{field}: must be above 0", hint="for example 90 days; leave it out to keep them for ever"
+            )
+    if config.rows is None and (config.by is not None or config.unit is not None):
+        field = "unit" if config.by is None else "by"
         raise InvalidInput(f"ttl.{field}: rows do not expire", hint=f"add rows: 90 days, or remove {field}")
-    if given.by is not None:
-        _check_column(given.by, given.unit, columns, merge)
-    elif given.unit is not None:
-        raise InvalidInput("ttl.unit: there is no column", hint="add by: an integer column, or remove unit")
-    shortest = min(each for each in (given.rows, given.deletes) if each is not None)
-    deletes = given.deletes if given.deletes is not None else shortest
-    within = given.within if given.within is not None else shortest // 10
-    return Ttl(given.rows, given.by or "", given.unit or "", deletes, within)
+    if config.by is not None:
+        _check_column(config.by, config.unit, columns, merge)
+    elif config.unit is not None:
+        raise InvalidInput("ttl.unit: is set without by", hint="add by: an integer column, or remove unit")
+    shortest = min(age for age in (config.rows, config.deletes) if age is not None)
+    deletes = config.deletes if config.deletes is not None else shortest
+    within = config.within if config.within is not None else shortest // 10
+    return Ttl(config.rows, config.by or "", config.unit or "", deletes, within)
 
 
 def _check_column(name: str, unit: str | None, columns: Mapping[str, Column], merge: Mapping[str, str]) -> None:
@@ -78,8 +80,8 @@ def _check_column(name: str, unit: str | None, columns: Mapping[str, Column], me
     what = f"ttl.by: column {name!r}"
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
         raise InvalidInput(
-            f"{what} has type {format_type(kind)}, which is no time",
-            hint="choose a date, a timestamp, or an integer with a unit; without by the last event counts",
+            f"{what} has type {format_type(kind)}, which is not a time",
+            hint="choose a date, a timestamp, or an integer with a unit; without `by` the age of the last event counts",
         )
     if pa.types.is_integer(kind) and unit is None:
         hint = "add unit: seconds, milliseconds or microseconds (since 1970)"
@@ -99,5 +101,5 @@ def _check_column(name: str, unit: str | None, columns: Mapping[str, Column], me
 def ttl_configuration(ttl: Ttl) -> dict[str, Any]:
     """A time to live as in the configuration: `resolve_ttl` turns it into an equal one."""
     times = {"rows": ttl.rows_ms, "deletes": ttl.deletes_ms, "within": ttl.within_ms}
-    given: dict[str, Any] = {name: f"{value} ms" for name, value in times.items() if value is not None}
-    return given | {name: value for name, value in (("by", ttl.by), ("unit", ttl.unit)) if value}
+    durations: dict[str, Any] = {name: f"{value} ms" for name, value in times.items() if value is not None}
+    return durations | {name: value for name, value in (("by", ttl.by), ("unit", ttl.unit)) if value}

@@ -16,25 +16,25 @@ Arrays = Mapping[str, pa.Array]
 """Columns of equal length by name."""
 
 _BYTE = 8
-_SHARED_NULLS: Final = 1 << 16  # as many as a row group has rows
+_SHARED_NULLS: Final = 1 << 16  # the number of rows of a row group
 
 
 def take_rows(columns: Arrays, rows: Indices | Mask | pa.Array) -> dict[str, pa.Array]:
-    """The same rows of every column, chosen by position or by mask, which has no nulls."""
+    """Select the same rows of every column, by position or by a mask without nulls."""
     selection = rows if isinstance(rows, pa.Array) else pa.array(rows)
     by_mask = pa.types.is_boolean(selection.type)
     count = selection.true_count if by_mask else len(selection)
 
-    def taken(column: pa.Array) -> pa.Array:
+    def select(column: pa.Array) -> pa.Array:
         if column.null_count == len(column):  # most of the hidden state
             return nulls(column.type, count)
         return column.filter(selection) if by_mask else column.take(selection)
 
-    return {name: taken(column) for name, column in columns.items()}
+    return {name: select(column) for name, column in columns.items()}
 
 
 def nulls(arrow_type: pa.DataType, count: int) -> pa.Array:
-    """``count`` nulls; a part of one array for each type, if they are not too many."""
+    """``count`` nulls; up to a limit, a slice of one shared array per type."""
     return _many_nulls(arrow_type).slice(0, count) if count <= _SHARED_NULLS else pa.nulls(count, arrow_type)
 
 
@@ -44,7 +44,7 @@ def _many_nulls(arrow_type: pa.DataType) -> pa.Array:
 
 
 def scatter(column: pa.Array, rows: Indices, values: pa.Array) -> pa.Array:
-    """A copy of ``column`` in which ``rows`` (distinct positions) hold ``values``, in that order.
+    """Copy ``column`` with ``values``, in order, at the distinct positions ``rows``.
 
     This is the inner loop of every merge. Fixed-width columns are copied and written in place; others go through one
     `take` over both. Values of all rows in order are not copied.
@@ -98,7 +98,7 @@ def list_rows(lists: pa.Array) -> Indices:
 
 
 def _byte_width(arrow_type: pa.DataType) -> int | None:
-    """Bytes per value of a type that is stored in one plain data buffer, else None."""
+    """Bytes per value of a type that is stored in one plain data buffer; None for other types."""
     if pa.types.is_primitive(arrow_type) or pa.types.is_decimal128(arrow_type):
         bits = int(arrow_type.bit_width)
         return bits // _BYTE if bits % _BYTE == 0 else None

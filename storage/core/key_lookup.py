@@ -1,9 +1,9 @@
-"""Where keys are among the sorted keys of a batch: a table for dense integers, binary search for everything else.
+"""Finds keys among the sorted keys of a batch: by a table for dense integers, by binary search for everything else.
 
 A stitch searches each base batch for all keys of the logs, and again for the registers of every column group. Integer
-keys of one file group are often dense: of consecutive numbers in eight buckets, each bucket has about every eighth. For
-them a table with the position of every number between the smallest and the largest key answers these searches, each
-about ten times as fast as a binary search.
+keys of one file group are often dense: if consecutive numbers are in eight buckets, each bucket has about every eighth
+number. For such keys, a table with the position of every number between the smallest and the largest key is about ten
+times as fast as a binary search.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ FEWEST_SEARCHES: Final = 0.25  # per key; below it, filling the table costs more
 
 @dataclass(frozen=True, slots=True)
 class KeyLookup:
-    """Finds keys among sorted keys; those that are searched for occur once.
+    """Finds keys among sorted keys. Keys that are searched for occur at most once among them.
 
     Attributes:
         keys: The sorted keys.
-        table: By distance from the first key, the position of a key; 0 for numbers that are no keys. None to search.
+        table: Position of a key, by its distance from the first key; 0 for numbers that are not keys. None for binary
+            search.
     """
 
     keys: KeyVector
@@ -39,7 +40,7 @@ class KeyLookup:
 
         Args:
             sorted_keys: The keys.
-            searches: About how many keys will be searched, in all calls of `find`.
+            searches: Approximate number of keys to be searched in all calls of `find`.
         """
         count = len(sorted_keys)
         if not isinstance(sorted_keys, np.ndarray) or searches < FEWEST_SEARCHES * count or count == 0:
@@ -52,7 +53,7 @@ class KeyLookup:
         return cls(sorted_keys, table)
 
     def find(self, needles: KeyVector) -> tuple[Indices, Mask]:
-        """Position of each needle, int64, and whether it is there; see `weft.storage.core.keys.find`."""
+        """Position of each needle, int64, and whether it exists; see `weft.storage.core.keys.find`."""
         if self.table is None:
             return keys.find(self.keys, needles)
         sorted_keys = np.asarray(self.keys)

@@ -91,7 +91,7 @@ def buckets(columns: Sequence[pa.Array], bits: int) -> npt.NDArray[np.int32]:
 
 
 def concat(vectors: Sequence[KeyVector]) -> KeyVector:
-    """Concatenate key vectors. Needs at least one; all have the same form (numbers or binary keys)."""
+    """Concatenate at least one key vector; all have the same form (numbers or binary keys)."""
     if not isinstance(vectors[0], np.ndarray):
         return pa.concat_arrays([pa.array(vector, pa.binary()) for vector in vectors])
     return np.concatenate(vectors)
@@ -162,7 +162,7 @@ def lower_bound(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
 
 
 def upper_bound(sorted_keys: KeyVector, needle: Any) -> int:
-    """How many keys are smaller than or equal to one key, which is an element of such a vector."""
+    """Number of keys that are smaller than or equal to one key, which is an element of such a vector."""
     if isinstance(sorted_keys, np.ndarray):
         return int(np.searchsorted(sorted_keys, needle, side="right"))
     return int(pc.search_sorted(sorted_keys, needle, side="right").as_py())
@@ -181,7 +181,7 @@ def any_within(sorted_keys: KeyVector, bounds: KeyVector) -> bool:
 
 
 def positions(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
-    """Positions of all sorted keys, with repetitions, that are among ``needles`` (sorted, distinct); ascending."""
+    """Positions of the sorted keys, which may repeat, that are in ``needles`` (sorted, distinct); ascending."""
     start, stop = lower_bound(sorted_keys, needles), upper_bounds(sorted_keys, needles)
     counts = stop - start
     first = np.repeat(start - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts) if len(counts) else start
@@ -189,9 +189,9 @@ def positions(sorted_keys: KeyVector, needles: KeyVector) -> Indices:
 
 
 def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
-    """Position of each needle among sorted distinct keys, and whether it is there.
+    """Position of each needle among sorted distinct keys, and whether it exists.
 
-    The position of a needle that is not there has no meaning.
+    The position of a missing needle is arbitrary.
     """
     if len(sorted_keys) == 0:
         return np.zeros(len(needles), np.int64), np.zeros(len(needles), np.bool_)
@@ -202,6 +202,6 @@ def find(sorted_keys: KeyVector, needles: KeyVector) -> tuple[Indices, Mask]:
 
 
 def union(vectors: Sequence[KeyVector]) -> KeyVector:
-    """The distinct keys of several vectors, at least one, sorted."""
+    """The distinct keys of at least one vector, sorted."""
     _, sorted_keys = in_order(concat(vectors))
     return take(sorted_keys, run_starts(sorted_keys))

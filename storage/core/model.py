@@ -1,4 +1,4 @@
-"""Columns, column groups and streams: what a schema is made of. Ids never change and are never reused."""
+"""Columns, column groups and streams: the parts of a schema. Ids never change and are never reused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELD_ID: Final = b"PARQUET:field_id"
 class Op(IntEnum):
     """Operation of an event as stored (int8), and the kind of a delete floor.
 
-    RETRACT is an update-before row: aggregate groups take its values back, other groups do not see it.
+    RETRACT is an update-before row: aggregate groups take its values back, other groups ignore it.
     """
 
     UPSERT = 0
@@ -31,7 +31,7 @@ class Column:
 
     Attributes:
         id: Never changes, and is never reused.
-        name: Name as the user gave it.
+        name: Name that the user chose.
         type: Arrow type.
         default: Value to show where the column's group is absent; None for NULL.
         since: Slot of the table-lane entry that added the column; 1 is the CREATE.
@@ -68,7 +68,7 @@ class Group:
 
     Attributes:
         id: Never changes, and is never reused.
-        name: Name as the user gave it.
+        name: Name that the user chose.
         columns: Names of all columns of the group, in table order.
         ordering: Names of the columns that order events, left to right; empty for commit order.
         merge: Merge mode, as in the configuration.
@@ -96,7 +96,7 @@ class Stream:
 
     Attributes:
         id: Never changes, and is never reused.
-        name: Name as the user gave it; also the name of its default lane.
+        name: Name that the user chose; also the name of its default lane.
         groups: Names of the groups that it writes.
         on_delete: What its deletes mean: group, row or ignore.
     """
@@ -109,14 +109,14 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long rows and deletes of a table are kept. Times are milliseconds; MERGE.md, "Time to live".
+    """How long rows and deletes of a table are kept, in milliseconds (MERGE.md, "Time to live").
 
     Attributes:
-        rows_ms: A row expires at this age; None: rows do not expire.
-        by: The column that says how old a row is; "": the time of its last event.
-        unit: What one is in an integer column: ``seconds``, ``milliseconds`` or ``microseconds``; "" for other columns.
-        deletes_ms: A delete is known for at least this long after its commit.
-        within_ms: What is older is removed within this time.
+        rows_ms: Age at which a row expires; None if rows do not expire.
+        by: The column that holds the time of a row; "" for the time of its last event.
+        unit: Unit of an integer column: ``seconds``, ``milliseconds`` or ``microseconds``; "" for other columns.
+        deletes_ms: A delete is kept for at least this long after its commit.
+        within_ms: Expired rows and deletes are removed within this time.
     """
 
     rows_ms: int | None
@@ -134,10 +134,10 @@ class Reference:
         name: Unique among the references and groups of the table.
         table: Location of the referenced table: an absolute path or URL, or a path relative to this table's location.
         on: Columns of this table, one for each key column of the referenced table, in the order of that key.
-        columns: Columns of the referenced table that are shown, in order.
-        prefix: Put before their names.
-        table_id: Id of the referenced table, so that another table at its location is not taken for it; empty in a
-            schema that was not resolved (`weft.storage.services.schema.resolve_references`).
+        columns: Columns of the referenced table to show, in order.
+        prefix: Prefix of their names in this table.
+        table_id: Id of the referenced table, to detect another table at its location; empty in a schema that was not
+            resolved (`weft.storage.services.schema.resolve_references`).
     """
 
     name: str
@@ -148,11 +148,11 @@ class Reference:
     table_id: str = ""
 
     @property
-    def shown(self) -> tuple[str, ...]:
-        """The names under which `columns` are shown."""
+    def shown_names(self) -> tuple[str, ...]:
+        """The names of `columns` in this table, in the same order."""
         return tuple(f"{self.prefix}{name}" for name in self.columns)
 
 
 def make_field(name: str, arrow_type: pa.DataType, field_id: int, *, nullable: bool = True) -> pa.Field:
-    """An Arrow field with an id, by which Parquet files are read."""
+    """Build an Arrow field with an id; Parquet files are read by these ids."""
     return pa.field(name, arrow_type, nullable=nullable, metadata={FIELD_ID: str(field_id).encode()})

@@ -18,7 +18,7 @@ from weft.storage.errors import InvalidInput
 LaneName = NewType("LaneName", str)
 StreamName = NewType("StreamName", str)
 Path = NewType("Path", str)
-"""Relative to the table's root, with forward slashes."""
+"""A path relative to the table's root, with forward slashes."""
 
 TIMELINE: Final = "_weft/timeline"
 ARCHIVE: Final = "_weft/archive"
@@ -68,11 +68,11 @@ _BY_SLOT: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.(?:arrow|json|parquet)")
 
 
 def fold_case(name: str) -> str:
-    """A text that two names of columns have in common exactly if Spark may take one for the other.
+    """Fold a column name: two names have the same result exactly if Spark may treat them as equal.
 
     Spark compares some names in lower case, and others with Java's ``equalsIgnoreCase``, for which more letters are
-    equal: i, dotless \u0131 and dotted \u0130, or both forms of a small sigma. That compares letter by letter, in upper
-    and then in lower case, and leaves out the letters that become two.
+    equal: i, dotless \u0131 and dotted \u0130, or both forms of a small sigma. This function folds letter by letter, to
+    upper and then to lower case; a letter whose upper case has two letters is only folded to lower case.
     """
     return "".join((letter.upper() if len(letter.upper()) == 1 else letter).lower()[0] for letter in name)
 
@@ -81,7 +81,7 @@ def lane_name(text: str) -> LaneName:
     """Check the name of a lane, or of a stream, which is the default name of its lane.
 
     Raises:
-        InvalidInput: It does not match the pattern.
+        InvalidInput: The name does not match the pattern.
     """
     if not _LANE.fullmatch(text):
         raise InvalidInput(
@@ -97,9 +97,7 @@ def is_batch_lane(lane: LaneName) -> bool:
 
 
 def is_query_lane(lane: LaneName) -> bool:
-    """Whether a lane is that of the query id of a batch, as its name says
-    (`weft.streams.write.write_batch.lane_for`).
-    """
+    """Whether the name of a lane is for the query id of a batch (`weft.streams.write.write_batch.lane_for`)."""
     return _QUERY_LANE.fullmatch(lane) is not None
 
 
@@ -109,7 +107,7 @@ def slot_path(lane: LaneName, seq: int) -> Path:
 
 
 def describe_lane(lane: LaneName) -> str:
-    """A lane in words, for messages."""
+    """Name a lane in a message."""
     return f"lane {lane!r}" if lane else "the table lane"
 
 
@@ -127,7 +125,7 @@ def archive_path(lane: LaneName, chunk: int) -> Path:
 
 
 def log_path(lane: LaneName, epoch: int, seq: int, task: int, uuid: str) -> Path:
-    """Path of a log file, with the epoch and the slot that it is meant for, so orphans are found without a clock."""
+    """Path of a log file, with the epoch and the slot that it is written for, so orphans are found without a clock."""
     return Path(f"log/{lane}/{epoch:010d}-{seq:020d}-{task:05d}-{uuid}.arrow")
 
 
@@ -142,7 +140,7 @@ def table_index_path(seq: int, uuid: str) -> Path:
 
 
 def base_path(file_group: str, plan: int, uuid: str) -> Path:
-    """Path of a base file, with the slot of the PLAN that made it: if that is not open, the file may be garbage."""
+    """Path of a base file, with the slot of its PLAN: if that PLAN is not open, the file may be garbage."""
     return Path(f"base/{file_group}/{plan:020d}-{uuid}.parquet")
 
 
@@ -245,15 +243,15 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ParsedPath:
-    """The parts of a path.
+    """A parsed path.
 
     Attributes:
-        kind: What the object is.
+        kind: Kind of the object.
         lane: The lane of the object; `TABLE_LANE` if it belongs to the whole table.
-        epoch: The claim under which a log file, its index or a heartbeat was written; else 0.
+        epoch: The claim under which a log file, its index or a heartbeat was written; 0 for other objects.
         slot: The slot of an entry; the chunk of an archive; the head of a checkpoint; the slot that a log file or
-            sidecar is meant for; the PLAN of a base, shadow, overlay or fold file; else 0.
-        at_ms: Time of a heartbeat; else 0.
+            sidecar is written for; the PLAN of a base, shadow, overlay or fold file; 0 for other objects.
+        at_ms: Time of a heartbeat; 0 for other objects.
     """
 
     kind: Kind
@@ -288,7 +286,7 @@ _PATTERNS: Final = {
 
 
 def parse_path(path: Path) -> ParsedPath | None:
-    """The parts of a path, or None for a path that no function of this module builds."""
+    """Parse a path; None for a path that no function of this module builds."""
     for kind, pattern in _PATTERNS.items():
         match = pattern.fullmatch(path)
         if match is not None:
@@ -299,7 +297,7 @@ def parse_path(path: Path) -> ParsedPath | None:
 
 
 def encode_partition(column: str, value: str | None) -> str:
-    """One partition folder. It is percent-encoded and never parsed: files hold the values."""
+    """Name of a partition folder. It is percent-encoded and never parsed, because files hold the values."""
     text = "__null__" if value is None else quote(value, safe="") or "__empty__"
     folder = f"{quote(column, safe='')}={text}"
     if len(folder) <= _MAX_FOLDER:
@@ -313,7 +311,7 @@ def arrival(group_id: int) -> str:
 
 
 def floor_arrival(group_id: int) -> str:
-    """Hidden slice column: the arrival of the delete floor, NULL if there is none."""
+    """Hidden slice column: the arrival of the delete floor, NULL without a floor."""
     return f"{HIDDEN_PREFIX}g{group_id}_floor_arrival"
 
 
@@ -333,7 +331,7 @@ def versions(group_id: int) -> str:
 
 
 def suppliers(group_id: int) -> str:
-    """Hidden slice column (`latest_non_null`): per value column one byte, see `weft.storage.core.modes.partial`."""
+    """Hidden slice column (`latest_non_null`): one byte per value column, see `weft.storage.core.modes.partial`."""
     return f"{HIDDEN_PREFIX}g{group_id}_suppliers"
 
 

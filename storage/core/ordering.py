@@ -19,7 +19,7 @@ Ranks = npt.NDArray[Any]
 
 
 def ranks(columns: Sequence[pa.Array]) -> Ranks:
-    """A number for the ordering tuple of every row.
+    """Rank the ordering tuple of every row.
 
     Args:
         columns: One or more arrays of equal length.
@@ -43,7 +43,7 @@ def ranks(columns: Sequence[pa.Array]) -> Ranks:
 
 
 def native(array: pa.Array) -> Ranks | None:
-    """The values of a column without nulls as numbers that compare like them; None if its type has none."""
+    """The values of a column without nulls as numbers that compare like them; None if its type has no such form."""
     arrow_type = array.type
     if pa.types.is_int64(arrow_type) or pa.types.is_timestamp(arrow_type):
         return np.asarray(array.view(pa.int64()))
@@ -55,7 +55,7 @@ def native(array: pa.Array) -> Ranks | None:
 
 
 def all_null(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Mask of the rows whose ordering values are all NULL; None if there is no such row."""
+    """Mask of the rows whose ordering values are all NULL; None without such rows."""
     if any(column.null_count == 0 for column in columns):
         return None
     mask = np.ones(len(columns[0]), np.bool_)

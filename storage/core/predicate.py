@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
 
-MAX_LOOKED_UP: Final = 1_000  # values of a condition that are looked up in a Bloom filter, some microseconds each
+MAX_LOOKED_UP: Final = 1_000  # values to look up in a Bloom filter; each takes some microseconds
 
 NEGATED: Final[dict[Operator, Operator]] = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _COMPARE: Final[dict[Operator, Callable[[pc.Expression, pc.Expression], pc.Expression]]] = {
@@ -57,7 +57,7 @@ class In:
         column: Name of the column.
         values: The values, ascending and distinct, without null.
         type: Type of the values.
-        of_null: Value of the condition where the column is null: null as in SQL, or true or false as in Arrow.
+        of_null: Value of the condition if the column is null: null as in SQL, or true or false as in Arrow.
     """
 
     column: str
@@ -67,7 +67,7 @@ class In:
 
     @classmethod
     def of(cls, column: str, values: pa.Array, *, of_null: bool | None = None) -> In:
-        """The condition for the distinct values of an array; null among them is left out."""
+        """Build the condition for the distinct values of an array; nulls are left out."""
         return cls(column, tuple(sorted(set(values.drop_null().to_pylist()))), values.type, of_null)
 
 
@@ -93,7 +93,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A condition that only names its columns. Only Arrow can evaluate it, so it has no `to_arrow`."""
+    """A condition of which only the columns are known. Only its original expression can evaluate it."""
 
     columns: frozenset[str]
 
@@ -122,10 +122,10 @@ class ColumnRange:
 
     Attributes:
         type: Type of the column.
-        least, largest: Bounds of the values that are neither null nor NaN; None if unknown, or if there are none.
+        least, largest: Bounds of the values that are neither null nor NaN; None if unknown, or without such values.
         nulls: Number of nulls; None if unknown.
         rows: Number of rows.
-        may_have: Whether some of these values can be among the rows; false is certain. None if nothing is known.
+        may_have: Returns whether any of some values can be in the rows; False is certain. None if unknown.
     """
 
     type: pa.DataType
@@ -140,15 +140,15 @@ class ColumnRange:
         return self.nulls == self.rows
 
 
-Known: TypeAlias = Callable[[str], ColumnRange | None]
-"""Returns the statistics of a column by its name; None if there are no statistics."""
+RangeLookup: TypeAlias = Callable[[str], ColumnRange | None]
+"""A function that returns the statistics of a column by its name, or None."""
 
 
 def to_arrow(condition: Condition) -> pc.Expression:
-    """The condition as an expression, which has the same value for every row.
+    """Convert a condition to an equivalent Arrow expression.
 
     Raises:
-        TypeError: It contains an `Other`.
+        TypeError: The condition contains an `Other`.
     """
     match condition:
         case Comparison(column, operator, value, arrow_type):
@@ -213,19 +213,19 @@ def possible_values(condition: Condition, column: str, arrow_type: pa.DataType) 
         case IsNull(name) if name == column:
             return frozenset()
         case And(conditions):
-            return reduce(_both, (possible_values(one, column, arrow_type) for one in conditions), None)
+            return reduce(_intersect, (possible_values(part, column, arrow_type) for part in conditions), None)
         case Or(conditions):
-            return _either(possible_values(one, column, arrow_type) for one in conditions)
+            return _union(possible_values(part, column, arrow_type) for part in conditions)
     return None
 
 
-def _both(one: frozenset[Any] | None, other: frozenset[Any] | None) -> frozenset[Any] | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+def _intersect(left: frozenset[Any] | None, right: frozenset[Any] | None) -> frozenset[Any] | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return left & right
 
 
-def _either(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
+def _union(parts: Iterable[frozenset[Any] | None]) -> frozenset[Any] | None:
     union: set[Any] = set()
     for part in parts:
         if part is None:
@@ -250,9 +250,9 @@ def _exact(values: Iterable[Any], value_type: pa.DataType, column_type: pa.DataT
     return frozenset(exact_values)
 
 
-def _same_kind(one: pa.DataType, other: pa.DataType) -> bool:
+def _same_kind(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether values of these types compare in Arrow as they do in Python: no cast rounds."""
-    return bool(one == other or any(is_kind(one) and is_kind(other) for is_kind in _KINDS))
+    return bool(left == right or any(is_kind(left) and is_kind(right) for is_kind in _KINDS))
 
 
 _KINDS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
@@ -262,8 +262,8 @@ _KINDS: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
 )
 
 
-def may_hold(condition: Condition, ranges: Known) -> bool:
-    """Whether a condition can be true for at least one of some rows, given the ranges of their columns."""
+def may_hold(condition: Condition, ranges: RangeLookup) -> bool:
+    """Whether a condition can be true for at least one row with these ranges of columns."""
     match condition:
         case Constant(value):
             return value is True
@@ -279,18 +279,19 @@ def may_hold(condition: Condition, ranges: Known) -> bool:
             return _may_be_in(ranges(column), condition)
         case IsNull(column):
             stats = ranges(column)
-            return stats is None or stats.nulls is None or stats.nulls > 0 or _is_floating(stats)  # NaN may count
+            # NaN may count as null.
+            return stats is None or stats.nulls is None or stats.nulls > 0 or _is_floating(stats)
         case Not(IsNull(column)):
             stats = ranges(column)
             return stats is None or not stats.all_null
         case And(conditions):
-            return all(may_hold(one, ranges) for one in conditions)
+            return all(may_hold(part, ranges) for part in conditions)
         case Or(conditions):
-            return any(may_hold(one, ranges) for one in conditions)
+            return any(may_hold(part, ranges) for part in conditions)
         case Not(And(conditions)):
-            return any(may_hold(Not(one), ranges) for one in conditions)
+            return any(may_hold(Not(part), ranges) for part in conditions)
         case Not(Or(conditions)):
-            return all(may_hold(Not(one), ranges) for one in conditions)
+            return all(may_hold(Not(part), ranges) for part in conditions)
         case Not(Not(inner)):
             return may_hold(inner, ranges)
     return True

@@ -1,8 +1,8 @@
-"""Values of Arrow as values of Python, for people to read: also those that Python has no value for.
+"""Converts Arrow values to Python values for people, including times that Python cannot represent.
 
 Columns that are neither keys nor ordering values may hold times outside of the years 1 to 9999. For them `as_py`,
-`to_pylist` and `str` of pyarrow raise an OverflowError, and its casts to text give other years from 32768 on. Here they
-are texts, at any depth of a nested value.
+`to_pylist` and `str` of pyarrow raise an OverflowError, and its casts to text print wrong years from 32768 on. Here
+they become texts, at any depth of a nested value.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def python_rows(rows: pa.Table | pa.RecordBatch, *, mappings: bool = True) -> list[tuple[Any, ...]]:
-    """The rows, each with its values in the order of the columns, whose names may be equal; see `python_values`."""
+    """The rows as tuples in the order of the columns, whose names may repeat; see `python_values`."""
     columns = [python_values(column, mappings=mappings) for column in rows.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
 
 
 def python_values(column: pa.Array | pa.ChunkedArray, *, mappings: bool = True) -> list[Any]:
-    """The values of a column, as `to_pylist` gives them where it can.
+    """The values of a column, as `to_pylist` returns them if it can.
 
     Args:
         column: The column.
-        mappings: A map is a mapping, unless a key is in it twice or is nested; False: a list of pairs.
+        mappings: Whether a map becomes a mapping, unless a key is duplicate or nested; otherwise it becomes a list of
+            pairs.
     """
     try:
         values: list[Any] = column.to_pylist(maps_as_pydicts="strict" if mappings else None)
@@ -39,7 +40,7 @@ def python_values(column: pa.Array | pa.ChunkedArray, *, mappings: bool = True) 
 
 
 def python_value(value: pa.Scalar, *, mappings: bool = True) -> Any:
-    """A value, as `as_py` gives it where it can; text that is not UTF-8 as bytes. Maps: see `python_values`."""
+    """A value, as `as_py` returns it if it can; text that is not UTF-8 as bytes. For maps see `python_values`."""
     try:
         return value.as_py(maps_as_pydicts="strict" if mappings else None)
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -69,7 +70,7 @@ def _as_mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any] | list[tuple[Any
 
 
 def _date(days: int) -> str:
-    """The date so many days after 1970-01-01, of any year. The calendar repeats itself."""
+    """Text of the date ``days`` after 1970-01-01, for any year. The calendar repeats every 400 years."""
     cycles, rest = divmod(days, _CYCLE_DAYS)
     day = _EPOCH.date() + dt.timedelta(days=rest)
     return f"{day.year + _CYCLE_YEARS * cycles:04d}-{day:%m-%d}"

@@ -70,7 +70,7 @@ def format_type(arrow_type: pa.DataType) -> str:
         return f"struct<{','.join(f'{_quote(field.name)}:{format_type(field.type)}' for field in arrow_type)}>"
     name = _NAMES.get(arrow_type)
     if name is None:
-        raise InvalidInput(f"Arrow type {arrow_type} has no Spark SQL type name in weft", hint=_supported_types())
+        raise InvalidInput(f"weft cannot store Arrow type {arrow_type}", hint=_supported_types())
     return name
 
 
@@ -200,22 +200,22 @@ def encode_scalar(value: Any) -> Any:
             return base64.b64encode(value).decode("ascii")
         case dt.datetime() | dt.date():
             return value.isoformat()
-    raise InvalidInput(f"a {type(value).__name__} has no stored form", hint="use a scalar value")
+    raise InvalidInput(f"cannot store a value of type {type(value).__name__}", hint="use a scalar value")
 
 
 def decode_scalar(value: Any, arrow_type: pa.DataType) -> Any:
-    """The Python value of a JSON form that `encode_scalar` returned for a value of ``arrow_type``."""
+    """Decode the JSON form of `encode_scalar` to a Python value of ``arrow_type``."""
     return decode_scalars([value], arrow_type)[0]
 
 
 def decode_scalars(values: Iterable[Any], arrow_type: pa.DataType) -> list[Any]:
-    """`decode_scalar` of many values of one type."""
+    """Decode many values of one type, see `decode_scalar`."""
     decode = _decoder(arrow_type)
     return list(values) if decode is None else [None if value is None else decode(value) for value in values]
 
 
 def _decoder(arrow_type: pa.DataType) -> Callable[[Any], Any] | None:
-    """The function that makes a value from its JSON form; None if they are the same."""
+    """The function that decodes a value from its JSON form; None if they are equal."""
     if pa.types.is_floating(arrow_type):
         return float.fromhex
     if pa.types.is_decimal(arrow_type):

@@ -22,7 +22,7 @@ from weft.storage.core.arrays import nulls
 from weft.storage.core.keys import one_array
 from weft.storage.core.log.file_refs import FilePart, FileRef, Overlay, SliceFile
 from weft.storage.core.plan.overlaid import ReadFile, files_of_columns
-from weft.storage.core.predicate import ColumnRange, Known
+from weft.storage.core.predicate import ColumnRange, RangeLookup
 from weft.storage.core.schema.evolution import Adaptation
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
@@ -55,7 +55,7 @@ class SliceReader:
     env: Environment
     schema: TableSchema
     columns: Sequence[str]
-    chosen: Callable[[Known], bool] = lambda _: True
+    chosen: Callable[[RangeLookup], bool] = lambda _: True
     last: LastRowGroups | None = None
 
     def base(self, slices: Sequence[SliceFile | None]) -> Iterator[dict[str, pa.Array]]:

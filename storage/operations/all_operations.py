@@ -12,11 +12,11 @@ import weft.storage.operations
 from weft.storage.operations.operation import Operation
 
 
-def _all() -> dict[str, Operation[Any, Any]]:
-    names = sorted(each.name for each in pkgutil.iter_modules(weft.storage.operations.__path__))
+def _load() -> dict[str, Operation[Any, Any]]:
+    names = sorted(module.name for module in pkgutil.iter_modules(weft.storage.operations.__path__))
     modules = [import_module(f"weft.storage.operations.{name}") for name in names if name != "all_operations"]
     return {value.name: value for module in modules for value in vars(module).values() if isinstance(value, Operation)}
 
 
-OPERATIONS: Final[Mapping[str, Operation[Any, Any]]] = MappingProxyType(_all())
+OPERATIONS: Final[Mapping[str, Operation[Any, Any]]] = MappingProxyType(_load())
 """All operations by name."""

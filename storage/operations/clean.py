@@ -47,7 +47,7 @@ def _run(table: Table, request: CleanRequest, context: Context) -> CleanResult:
 def clean_table(
     table: Table, settings: RetentionSettings, *, dry_run: bool = False, context: Context | None = None
 ) -> CleanResult:
-    """`Table.clean` by settings, for example those of a pipeline file."""
+    """Run `Table.clean` with settings, for example those of a pipeline file."""
     return table.clean(
         retain=dt.timedelta(seconds=settings.retain),
         versions=settings.versions,
@@ -62,8 +62,8 @@ def _describe(finished: Finished[CleanRequest, CleanResult]) -> str:
     result, dry_run = finished.result, finished.request.dry_run
     lines = [f"{'would delete' if dry_run else 'deleted'} {counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB"]
     lines.extend(
-        f"  {kind}: {counted(deleted.files, 'file')}, {deleted.bytes / 1e6:.1f} MB"
-        for kind, deleted in result.deleted.items()
+        f"  {kind}: {counted(tally.files, 'file')}, {tally.bytes / 1e6:.1f} MB"
+        for kind, tally in result.deleted.items()
     )
     lines.extend(f"  {path}" for path in result.listed)
     if result.archived:
@@ -75,7 +75,7 @@ def _describe(finished: Finished[CleanRequest, CleanResult]) -> str:
         verb = "would retire" if dry_run else "retired"
         lines.append(f"{verb} {counted(len(result.retired), 'closed lane')}, whose rows are in slices")
     lines.append(f"snapshots from entry {result.oldest_retained} of the table lane on are kept: {result.reason}")
-    lines.extend(f"kept besides by {kept.what} {kept.name}: {kept.cut}" for kept in result.held)
+    lines.extend(f"also kept by {holder.what} {holder.name}: {holder.cut}" for holder in result.held)
     lines.extend(f"aborted as abandoned: compaction {plan}" for plan in result.aborted)
     lines.extend(f"not deleted, because it is not a file of weft: {path}" for path in result.foreign)
     if result.foreign_files > len(result.foreign):
@@ -85,10 +85,10 @@ def _describe(finished: Finished[CleanRequest, CleanResult]) -> str:
 
 def _rows(finished: Finished[CleanRequest, CleanResult]) -> Iterable[Row]:
     result = finished.result
-    kept = {"oldest_retained": result.oldest_retained, "reason": result.reason}
+    retained = {"oldest_retained": result.oldest_retained, "reason": result.reason}
     for kind, tally in result.deleted.items():
-        yield {"kind": kind, "files": tally.files, "bytes": tally.bytes, **kept}
-    yield {"kind": "total", "files": result.files, "bytes": result.bytes, **kept}
+        yield {"kind": kind, "files": tally.files, "bytes": tally.bytes, **retained}
+    yield {"kind": "total", "files": result.files, "bytes": result.bytes, **retained}
 
 
 CLEAN: Final = Operation(

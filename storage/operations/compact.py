@@ -1,4 +1,4 @@
-"""Compact: merge logs into base files, or only what is due by settings; and fold what is left."""
+"""Compact: merge logs into base files, all of them or only those that are due, and fold small log files."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class DueSettings(Request):
     min_commits: Annotated[int | None, _DUE, Field(ge=1)] = _POLICY.min_commits
     """A file group is due when this many of its commits are not compacted."""
     max_log_ratio: Annotated[float, _DUE, Field(gt=0)] = _POLICY.max_log_ratio
-    """Or when its logs are larger than this share of its base file."""
+    """A file group is also due when its logs are larger than this share of its base file."""
     max_read_amplification: Annotated[float | None, _DUE, Field(ge=1)] = _POLICY.max_read_amplification
-    """Or when a read fetches more than this many times the bytes of its base."""
+    """A file group is also due when a read fetches more than this many times the bytes of its base."""
     max_age: Annotated[Duration | None, Face(type=str, optional=True, python="policy")] = None
-    """Or when a commit has waited for this long: 1 hour."""
+    """A file group is also due when a commit has waited for this long: 1 hour."""
     fold_commits: Annotated[int | None, _LATER, Field(ge=2), BeforeValidator(none_if_off)] = _POLICY.fold_commits
     """Fold when this many commits are not folded."""
     min_fold_ratio: Annotated[float, _LATER, Field(ge=0)] = _POLICY.min_fold_ratio
-    """And when they are at least this share of the folds that they replace."""
+    """Fold only when these commits are at least this share of the folds that they replace."""
 
     @property
     def policy(self) -> DuePolicy:
@@ -65,7 +65,7 @@ class CompactRequest(DueSettings):
     """Merge all logs of a table into its base files. Blocks no reader or writer.
 
     With a pipeline file, or with settings, compacts only what is due, like one round of the service of weft run.
-    Works in this process, unless --on-cluster is given or the pipeline says compaction: {on: cluster}.
+    Works in this process, unless --on-cluster is set or the pipeline says compaction: {on: cluster}.
     """
 
     fold: Annotated[bool, Face(procedure=False, python="")] = False
@@ -75,30 +75,30 @@ class CompactRequest(DueSettings):
 
     @model_validator(mode="after")
     def _check_everything(self) -> CompactRequest:
-        if self.everything and self.settings_given:
-            flag = next(name for name in DueSettings.model_fields if name in self.settings_given).replace("_", "-")
+        if self.everything and self.passed_settings:
+            flag = next(name for name in DueSettings.model_fields if name in self.passed_settings).replace("_", "-")
             raise InvalidInput("--all compacts everything, due or not", hint=f"remove --all, or --{flag}")
         return self
 
     @property
-    def settings_given(self) -> set[str]:
-        """The settings that were passed."""
+    def passed_settings(self) -> set[str]:
+        """Names of the settings that the caller passed."""
         return self.model_fields_set & set(DueSettings.model_fields)
 
     @property
     def due(self) -> DuePolicy | None:
-        """Decides what is due; None: everything that waits."""
-        return self.policy if self.settings_given else None
+        """The policy that decides what is due; None to compact everything that is not compacted."""
+        return self.policy if self.passed_settings else None
 
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """What was done.
+    """The results of a compaction and of a fold.
 
     Attributes:
-        compacted: The compaction; None if only folds were asked for.
-        folded: The fold; None without settings that say when it is due.
-        due_only: Whether only what is due was done.
+        compacted: The compaction; None if only a fold was requested.
+        folded: The fold; None if the request has no settings that decide when it is due.
+        due_only: Whether only file groups that are due were processed.
     """
 
     compacted: CompactionResult | None
@@ -107,9 +107,9 @@ class CompactResult:
 
     @property
     def rounds(self) -> list[CompactionResult | FoldResult]:
-        """What was done; of work that is due only what was not idle."""
-        rounds = [each for each in (self.compacted, self.folded) if each is not None]
-        return [each for each in rounds if each.done or each.skipped] if self.due_only else rounds
+        """The compaction and the fold that ran; with ``due_only`` without those that had nothing to do."""
+        rounds = [work for work in (self.compacted, self.folded) if work is not None]
+        return [work for work in rounds if work.done or work.skipped] if self.due_only else rounds
 
 
 def _run(table: Table, request: CompactRequest, context: Context) -> CompactResult:
@@ -123,7 +123,7 @@ def _run(table: Table, request: CompactRequest, context: Context) -> CompactResu
 
 
 def describe_work(result: CompactionResult | FoldResult) -> str:
-    """A compaction or a fold in words."""
+    """Describe a compaction or a fold for people."""
     if not result.done:
         return "nothing to do: no commit waits for compaction"
     what = "base files" if isinstance(result, CompactionResult) else "log files"
@@ -134,47 +134,47 @@ def describe_work(result: CompactionResult | FoldResult) -> str:
     )
 
 
-def work_row(what: str, result: CompactionResult | FoldResult) -> Row:
+def work_row(name: str, result: CompactionResult | FoldResult) -> Row:
     """A compaction or a fold as a row with `WORK_COLUMNS`."""
     return {
-        "work": what,
+        "work": name,
         "file_groups": len(result.done),
         "rows": result.rows,
         "bytes_read": result.bytes_read,
         "bytes_written": result.bytes_written,
         "seconds": round(result.seconds, 3),
-        "skipped": [(str(group), why) for group, why in result.skipped.items()],
+        "skipped": [(str(group), reason) for group, reason in result.skipped.items()],
     }
 
 
 def _describe(finished: Finished[CompactRequest, CompactResult]) -> str:
     rounds = finished.result.rounds
-    lines = [describe_work(each) for each in rounds] or ["nothing is due by the settings; --all compacts everything"]
-    reasons = Counter(why for each in rounds for why in each.skipped.values())
-    lines.extend(f"skipped {counted(count, 'file group')}: {why}" for why, count in reasons.items())
+    lines = [describe_work(work) for work in rounds] or ["nothing is due by the settings; --all compacts everything"]
+    reasons = Counter(reason for work in rounds for reason in work.skipped.values())
+    lines.extend(f"skipped {counted(count, 'file group')}: {reason}" for reason, count in reasons.items())
     return "\n".join(lines)
 
 
 def _json(finished: Finished[CompactRequest, CompactResult]) -> Mapping[str, Any]:
     result, rounds = finished.result, finished.result.rounds
-    # With --fold the fold is what was asked for.
+    # With --fold the request was for the fold.
     compacted = result.folded if finished.request.fold else result.compacted
     folded = None if finished.request.fold else result.folded
     return {
         "file_groups": len(compacted.done) if compacted else 0,
         "file_groups_folded": len(folded.done) if folded else 0,
-        "skipped": {group: why for each in rounds for group, why in each.skipped.items()},
+        "skipped": {group: reason for work in rounds for group, reason in work.skipped.items()},
         "rows": compacted.rows if compacted else 0,
-        "bytes_read": sum(each.bytes_read for each in rounds),
-        "bytes_written": sum(each.bytes_written for each in rounds),
-        "seconds": round(sum(each.seconds for each in rounds), 3),
+        "bytes_read": sum(work.bytes_read for work in rounds),
+        "bytes_written": sum(work.bytes_written for work in rounds),
+        "seconds": round(sum(work.seconds for work in rounds), 3),
     }
 
 
 def _rows(finished: Finished[CompactRequest, CompactResult]) -> Iterable[Row]:
     result = finished.result
     works = {"compact": result.compacted, "fold": result.folded}
-    return [work_row(what, work) for what, work in works.items() if work is not None]
+    return [work_row(name, work) for name, work in works.items() if work is not None]
 
 
 COMPACT: Final = Operation(

@@ -1,4 +1,4 @@
-"""Erase: remove keys physically, and prove it."""
+"""Erase: remove keys physically, and prove that they are gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.storage.plural import counted
 from weft.storage.services.erase.erase import EraseResult
 from weft.storage.table import Table
 
-SHOWN: Final = 20  # paths of each kind; --json has all
+MAX_LISTED_PATHS: Final = 20  # paths of each kind; --json has all
 
 
 class EraseRequest(Request):
@@ -19,9 +19,8 @@ class EraseRequest(Request):
     Refused while retained snapshots, savepoints or pins need files with the keys, unless the options below allow to
     release them. If it was interrupted, run it again. Exit code 1 if an object still has a key.
 
-    Not part of a table, and not changed: Kafka topics, dead letters, checkpoints of Spark, backups, old versions of
-    objects, and what the table is published as: publish it again. Messages with the keys that are read later are
-    new data.
+    Data outside of the table is not changed: Kafka topics, dead letters, checkpoints of Spark, backups, old versions of
+    objects, and published tables; publish them again. Messages with the keys that are read later are new data.
     """
 
     keys: Annotated[Any, Face(type=str, completes="files")]
@@ -57,14 +56,15 @@ def _describe(finished: Finished[EraseRequest, EraseResult]) -> str:
     lines.extend(f"{dependent} cannot be read any more: it needed a released savepoint" for dependent in result.broken)
     lines.extend(f"a pin of {owner} is removed" for owner in result.unpinned)
     lines.extend(f"compaction {plan} is aborted" for plan in result.aborted)
-    read = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.read.items()))
+    read_back = ", ".join(f"{tally.files:,} {kind}" for kind, tally in sorted(result.read.items()))
     total = sum(tally.bytes for tally in result.read.values())
-    lines.append(f"read back: {read}; {total / 1e6:.1f} MB")
-    lines.extend(f"still there: {left.path}: {left.why}" for left in result.remains[:SHOWN])
+    lines.append(f"read back: {read_back}; {total / 1e6:.1f} MB")
+    lines.extend(f"still there: {remaining.path}: {remaining.why}" for remaining in result.remains[:MAX_LISTED_PATHS])
     lines.extend(
-        f"newer, not erased: {path} (committed after the cut, or not committed yet)" for path in result.newer[:SHOWN]
+        f"newer, not erased: {path} (committed after the cut, or not committed yet)"
+        for path in result.newer[:MAX_LISTED_PATHS]
     )
-    lines.extend(f"not a file of the table, not read: {path}" for path in result.unread[:SHOWN])
+    lines.extend(f"not a file of the table, not read: {path}" for path in result.unread[:MAX_LISTED_PATHS])
     lines.append(
         "not part of the table: Kafka topics, dead letters, Spark's checkpoints, backups, and what the table is "
         "published as (publish it again)"
@@ -76,7 +76,10 @@ def _rows(finished: Finished[EraseRequest, EraseResult]) -> Iterable[Row]:
     result = finished.result
     row = {name: getattr(result, name) for name in ("complete", "keys", "file_groups", "released", "broken")}
     deleted = sum(tally.files for tally in result.deleted.values())
-    paths = {"remains": [str(left.path) for left in result.remains], "newer": [str(path) for path in result.newer]}
+    paths = {
+        "remains": [str(remaining.path) for remaining in result.remains],
+        "newer": [str(path) for path in result.newer],
+    }
     return [{**row, "cut": str(result.cut), "files_deleted": deleted, **paths}]
 
 

@@ -1,4 +1,4 @@
-"""Explain row: why a row has its values."""
+"""Explain row: show why a row has its values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.storage.table import Table
 
 
 class ExplainRequest(Request):
-    """Why a row has its values: per column group the stored events, which one wins, and why the others lose.
+    """Explain the values of a row: for each column group the stored events, which one wins, and why the others lose.
 
     Each event is shown with stream, lane, commit, time, ordering value and file. Reads only the blocks of the key.
     """
@@ -23,7 +23,7 @@ class ExplainRequest(Request):
     as_of: Annotated[Point | None, PARSED_POINT, Face(type=str, completes="savepoints")] = None
     """Snapshot: a cut, a savepoint or a time (ISO 8601 with zone); now by default."""
     history: bool = False
-    """All events of the key that the retained log has, also merged ones."""
+    """Show all events of the key in the retained log, also those that were merged already."""
 
 
 def _run(table: Table, request: ExplainRequest, context: Context) -> Explanation:

@@ -1,4 +1,4 @@
-"""Forget deletes: where nothing else is known of the row."""
+"""Forget deletes: drop old deletes of rows that have no other data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.storage.table import Table
 
 
 class ForgetDeletesRequest(Request):
-    """Forget old deletes, where nothing else is known of the row. Only if no older event of the group will come.
+    """Forget old deletes of rows that have no other data. Use it only if no older event of the group will arrive.
 
     A later event that is older than a forgotten delete brings its row back. Rows that are hidden by a delete and
     have values in other groups stay. Writers go on.

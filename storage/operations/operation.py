@@ -1,13 +1,13 @@
-"""What an operation of a table is: its request, the function that runs it, its result, and facts about it.
+"""Operations of a table: each declares its request, the function that runs it, its result, and its properties.
 
     request    a frozen pydantic model: fields with description, unit, default and limits
     run        a function of the table, the request and a `Context`; it returns the result
-    result     a frozen dataclass, in words (`Operation.describe`) and as rows (`Operation.rows`)
+    result     a frozen dataclass; `Operation.describe` turns it into text, `Operation.rows` into rows
 
 The command, the procedure, the section of the pipeline file and the tables of the documents follow from it
 (`weft.streams.cli.operation_commands`, `weft.streams.catalog.operation_procedures`, `weft.streams.pipeline.file.model`,
-deploy/docs/operation_tables.py). A module of this package that defines an `Operation` is found by its name in
-`weft.storage.operations.all_operations`.
+deploy/docs/operation_tables.py). `weft.storage.operations.all_operations`
+collects every `Operation` that a module of this package defines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ Completion = Literal["", "files", "savepoints", "stream_names", "lane_names", "g
 
 
 class Request(BaseModel):
-    """What an operation is asked to do.
+    """The arguments of an operation.
 
     The docstring of a subclass is the help of the command and of the procedure: first what the operation does, in one
     sentence or two, then what else users have to know. Each field has a docstring, which describes it to users.
@@ -48,11 +49,11 @@ class Request(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """How commands and procedures take a field, where its type and default do not say so.
+    """How commands and procedures take a field, if that does not follow from its type and default.
 
     Attributes:
         type: Type of the values that are passed, if the field's validator parses another type.
-        argument: The command takes it as a positional argument, not as an option.
+        argument: Whether the command takes it as a positional argument, not as an option.
         flag: Spelling of the command's option; by default the name of the field with dashes.
         metavar: What the command's help calls a value.
         completes: What shells propose for a value.
@@ -79,7 +80,7 @@ class Face:
 
 def face_of(info: FieldInfo) -> Face:
     """The `Face` of a field."""
-    return next((each for each in info.metadata if isinstance(each, Face)), Face())
+    return next((item for item in info.metadata if isinstance(item, Face)), Face())
 
 
 def none_if_off(value: Any) -> Any:
@@ -97,13 +98,14 @@ class Context:
     """What the caller of an operation provides.
 
     Attributes:
-        is_command: Whether the caller is a command line, where an option is easily forgotten.
+        is_command: Whether the caller is a command line, where users easily forget an option.
         execute: Runs the tasks.
         progress: Called during the work.
-        naming: Encloses what can fail because a name or value of the request is wrong; a command exits with code 2.
-        spell: How the caller writes a field of the request, for hints: ``--delta``, ``delta => true``.
-        keys: Reads keys of rows from a text of the request, with the key columns of a table.
-        function: Makes a function from a column of a table and an expression; see `weft.Table.rewrite`.
+        naming: Context manager around code that fails if a name or value of the request is wrong; a command then exits
+            with code 2.
+        spell: Spells a field of the request as the caller writes it, for hints: ``--delta``, ``delta => true``.
+        keys: Reads keys of rows from a text of the request, for a table.
+        function: Creates a function from a column of a table and an expression; see `weft.Table.rewrite`.
     """
 
     is_command: bool = False
@@ -153,24 +155,26 @@ class Operation(Generic[R, T]):
         command_name: Name of the command; by default the name with dashes.
         group: The group of the command, as in ``weft alter add-column``; "" for none.
         request: Model of the request.
-        method: The method of `weft.Table` that does it, with the fields of the request as arguments; None if there
-            is none.
-        run: Runs it to the end, if calling the method is not all.
-        describe: The result in words.
-        columns: Columns of the result where it is shown as rows, as in SQL: ``lane string, entry bigint``.
-        rows: The result as rows: mappings, or objects with an attribute for each column. By default one row.
-        json: What ``--json`` prints; by default the result.
+        method: The method of `weft.Table` that runs the operation, with the fields of the request as arguments; None
+            if no method does.
+        run: Runs the operation to the end; None if it only calls the method.
+        describe: Describes the result for people.
+        columns: Columns of the result as rows, as in SQL: ``lane string, entry bigint``.
+        rows: Turns the result into rows: mappings, or objects with an attribute for each column. By default one row.
+        json: Returns what ``--json`` prints; by default the result.
         examples: Command lines, for the help.
-        stage: What the progress bar says first.
+        stage: First text of the progress bar.
         section: The section of the pipeline file with defaults for the request; "" for none.
-        prepare: Reads what the request names, and refuses wrong names, before the question; returns the request.
-        question: What is asked before it is run, of the request and the table's name; None if it is not asked.
-        fails: Whether a result is a failure: the command exits with code 1.
+        prepare: Checks the names in the request, and reads the files that it names, before the question; returns the
+            request.
+        question: Returns the question that the user must confirm, from the request and the table's name; None to run
+            without a confirmation.
+        fails: Whether a result is a failure; the command then exits with code 1.
         on_cluster: Whether its tasks can run on a cluster.
         reads_only: Whether it changes nothing.
-        opens: Whether the table has to be opened before; otherwise it may be damaged.
+        opens: Whether the table must be opened first; otherwise the operation also takes damaged tables.
         needs_spark: Whether its request has SQL expressions.
-        command: Whether it has a command of its own, made from this declaration.
+        command: Whether a command is generated from this declaration.
         procedure: Whether it has a procedure.
     """
 
@@ -198,16 +202,22 @@ class Operation(Generic[R, T]):
     procedure: bool = True
 
     def __call__(self, table: Table, request: R, context: Context | None = None) -> T:
-        """Run it to the end, on an open table."""
+        """Run the operation to the end on an open table."""
         context = context or Context()
         if self.run is not None:
             return self.run(table, request, context)
         assert self.method is not None, "an operation has a function"
-        taken = inspect.signature(self.method).parameters
-        values = {name: getattr(request, name) for name in self.request.model_fields}
-        others = {name: getattr(context, name) for name in ("execute", "progress") if name in taken}
-        result: T = self.method(table, **values, **others)
+        arguments = {name: getattr(request, name) for name in self.request.model_fields}
+        result: T = self.method(
+            table, **arguments, **{name: getattr(context, name) for name in self._context_arguments}
+        )
         return result
+
+    @cached_property
+    def _context_arguments(self) -> tuple[str, ...]:
+        """Fields of the context that the method takes."""
+        parameters = inspect.signature(self.method).parameters if self.method is not None else ()
+        return tuple(name for name in ("execute", "progress") if name in parameters)
 
     def __post_init__(self) -> None:
         if not self.command_name:
@@ -215,13 +225,13 @@ class Operation(Generic[R, T]):
 
     @property
     def help(self) -> str:
-        """What it does, and what else users have to know; a paragraph each."""
+        """What the operation does, and what else users have to know, in paragraphs."""
         paragraphs = inspect.cleandoc(self.request.__doc__ or "").split("\n\n")
         return "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
 
     @property
     def summary(self) -> str:
-        """What it does, on one line."""
+        """What the operation does, on one line."""
         return self.help.partition("\n\n")[0]
 
     @property
@@ -230,7 +240,7 @@ class Operation(Generic[R, T]):
         return dict(column.split(" ", 1) for column in self.columns.split(", "))
 
     def fields(self) -> Mapping[str, tuple[FieldInfo, Face]]:
-        """Fields of the request by name, with how they are taken."""
+        """Fields of the request by name, with how commands and procedures take them."""
         return {name: (info, face_of(info)) for name, info in self.request.model_fields.items()}
 
     def table_rows(self, finished: Finished[R, T]) -> list[dict[str, Any]]:
@@ -243,9 +253,9 @@ class Operation(Generic[R, T]):
 
 def type_of(info: FieldInfo) -> type:
     """The plain type of the values that commands and procedures pass for a field, without None."""
-    chosen = face_of(info).type
-    if chosen is not None:
-        return chosen
+    face_type = face_of(info).type
+    if face_type is not None:
+        return face_type
     annotation = info.annotation
-    members = [each for each in getattr(annotation, "__args__", ()) if each is not type(None)]
+    members = [member for member in getattr(annotation, "__args__", ()) if member is not type(None)]
     return members[0] if members and type(None) in annotation.__args__ else annotation  # type: ignore[union-attr, return-value]

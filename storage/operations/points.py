@@ -16,9 +16,9 @@ from weft.storage.read.snapshot import Snapshot
 Point = dt.datetime | str
 """A time with zone, a savepoint or a cut."""
 EARLIEST: Final = "earliest"
-"""For changes instead of a point: from before the first commit, so that every row is an insert."""
-_TOLD: Final[deque[tuple[str, dt.datetime, str]]] = deque(maxlen=64)
-"""The newest warnings of this process."""
+"""For changes, in place of a point: before the first commit, so that every row is an insert."""
+_RECENT_WARNINGS: Final[deque[tuple[str, dt.datetime, str]]] = deque(maxlen=64)
+"""The latest warnings of this process: (URI of the table, time, cut)."""
 
 
 def parse_moment(text: str) -> dt.datetime:
@@ -34,20 +34,20 @@ def parse_moment(text: str) -> dt.datetime:
     return _with_zone(moment)
 
 
-def parse_point(given: Any) -> Any:
+def parse_point(value: Any) -> Any:
     """Parse a point: text with a colon is a time or a cut, other text the name of a savepoint. None stays None.
 
     Raises:
         InvalidInput: The text contains a colon but is neither a time nor a cut, or the time has no zone.
         ValueError: The value is neither a text nor a datetime.
     """
-    if isinstance(given, str) and ":" in given and not given.startswith(PREFIX):
-        return parse_moment(given)
-    if isinstance(given, dt.datetime):
-        return _with_zone(given)
-    if not isinstance(given, str | None):
-        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - what pydantic takes for a wrong value
-    return given
+    if isinstance(value, str) and ":" in value and not value.startswith(PREFIX):
+        return parse_moment(value)
+    if isinstance(value, dt.datetime):
+        return _with_zone(value)
+    if not isinstance(value, str | None):
+        raise ValueError("not a time, a name or a cut")  # noqa: TRY004 - pydantic reports a ValueError as a wrong value
+    return value
 
 
 def _with_zone(moment: dt.datetime) -> dt.datetime:
@@ -58,19 +58,19 @@ def _with_zone(moment: dt.datetime) -> dt.datetime:
 
 
 PARSED_POINT: Final = BeforeValidator(parse_point)
-"""For a field with a `Point`, which users write as text."""
+"""Validator of a field with a `Point`, which users write as text."""
 
 
 def warn_if_unsettled(point: Point | None, snapshot: Snapshot) -> None:
     """Log a warning with the cut of a time that may still resolve to another cut, once for each cut.
 
-    A query may ask for its snapshot several times: when it is analysed, and when it is planned.
+    A query may resolve its snapshot several times: when it is analysed, and when it is planned.
     """
     if not isinstance(point, dt.datetime) or snapshot.settled:
         return
     warning_key = (snapshot.table_log.store.uri, point, str(snapshot.cut))
-    if warning_key not in _TOLD:
-        _TOLD.append(warning_key)
+    if warning_key not in _RECENT_WARNINGS:
+        _RECENT_WARNINGS.append(warning_key)
         logging.getLogger("weft").warning(
             "as_of %s is %s now, but may still change: no mark was recorded since (weft mark)",
             point.isoformat(),

@@ -17,14 +17,14 @@ from weft.storage.table import Table
 
 
 def _names(value: Any) -> Any:
-    """Names in a text, or in several, separated by commas."""
+    """Split a text, or several, with names separated by commas."""
     if isinstance(value, str):
         return parse_names(value)
     return value and [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
 def _properties(value: Any) -> Any:
-    """Properties as a mapping, or as texts KEY=VALUE."""
+    """Parse properties: a mapping, or texts KEY=VALUE."""
     if value is None or isinstance(value, Mapping):
         return value or {}
     properties = dict(option.partition("=")[::2] for option in value)
@@ -36,9 +36,10 @@ def _properties(value: Any) -> Any:
 
 
 class PublishRequest(Request):
-    """Publish the base files of a table as an Iceberg or a Delta table: metadata over the files as they are, no copy.
+    """Publish the base files of a table as an Iceberg or a Delta table. Writes metadata, and copies no file.
 
-    Run it after weft compact. What is published already is not published again. Iceberg needs the extra iceberg.
+    Run it after weft compact. A state that is already published is not published again. Iceberg needs the extra
+    iceberg.
     """
 
     iceberg: Annotated[str | None, Face(metavar="NAMESPACE.TABLE")] = None
@@ -51,8 +52,8 @@ class PublishRequest(Request):
         Face(type=dict, flag="--catalog-option", metavar="KEY=VALUE", optional=True),
         Field(repr=False),
     ] = {}
-    """Property of the catalog, as pyiceberg takes it: uri, warehouse, ... May be repeated. type=folder: no catalog,
-    the metadata is in folders below warehouse.
+    """Property of the catalog for pyiceberg: uri, warehouse, ... May be repeated. With type=folder there is no catalog,
+    and the metadata is in folders below warehouse.
     """
     columns: Annotated[list[str] | None, BeforeValidator(_names), Face(type=list)] = None
     """Columns to publish, separated by commas; by default all columns."""
@@ -78,7 +79,7 @@ def _prepare(_: Table, request: PublishRequest, context: Context) -> PublishRequ
     with context.naming():
         if (request.iceberg is None) == (not request.delta):
             raise InvalidInput(
-                "publish: the format is missing", hint=f"give either {spell('iceberg')} or {spell('delta')}"
+                "publish: the format is missing", hint=f"pass either {spell('iceberg')} or {spell('delta')}"
             )
         if request.delta and (request.catalog_options or request.catalog != "default"):
             hint = f"remove {spell('catalog')} and {spell('catalog_options')}"

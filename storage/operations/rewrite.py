@@ -1,4 +1,4 @@
-"""Rewrite: change the values of a column in all rows so far."""
+"""Rewrite: change the values of a column in all existing rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from weft.storage.table import Table
 class RewriteRequest(Request):
     """Change the values of a column in all rows, for example: --set "email = sha2(email, 256)". Writers go on.
 
-    Versions stay: later events win or lose as before. NULLs stay. Earlier snapshots show the old values until weft
-    clean expires them. The column must be in a group with latest or latest_non_null, and must not order events.
+    Versions do not change, so later events win or lose as before; NULLs stay NULL. Earlier snapshots show the old
+    values until weft clean expires them. The column must be in a group with latest or latest_non_null, and must not
+    order events.
     """
 
     column: Annotated[str, Face(command=False)]
@@ -35,8 +36,8 @@ class RewriteRequest(Request):
             return values
         column, separator, expression = (part.strip() for part in values["expression"].partition("="))
         if not (column and separator and expression):
-            text = f"--set {values['expression']!r} is no assignment"
-            raise InvalidInput(text, hint="--set 'email = sha2(email, 256)'")
+            text = f"--set {values['expression']!r} is not an assignment"
+            raise InvalidInput(text, hint="for example --set 'email = sha2(email, 256)'")
         return {**values, "column": column, "expression": expression}
 
 
@@ -48,7 +49,7 @@ def _prepare(table: Table, request: RewriteRequest, context: Context) -> Rewrite
 
 
 def _run(table: Table, request: RewriteRequest, context: Context) -> RewriteResult:
-    assert context.function is not None, "who runs it can evaluate expressions"
+    assert context.function is not None, "the caller can evaluate expressions"
     function = context.function(request.column, request.expression, table.schema.column(request.column).type)
     return table.rewrite(
         request.column, function, note=request.note, execute=context.execute, progress=context.progress

@@ -1,4 +1,4 @@
-"""What operations that rewrite all file groups have in common: the columns of their results."""
+"""Result columns of the operations that rewrite all file groups."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ Note = Annotated[str, Field(description="A text for the log, such as a ticket.")
 def rewriting_rows(finished: Finished[Any, RewriteResult]) -> Iterable[Row]:
     """The result of a rewrite as one row with `REWRITING_COLUMNS`."""
     result = finished.result
-    shown = {name: getattr(result, name) for name in ("cut", "file_groups", "rows", "deletes")}
-    return [{**shown, "changed": bool(result.entry)}]
+    row = {name: getattr(result, name) for name in ("cut", "file_groups", "rows", "deletes")}
+    return [{**row, "changed": bool(result.entry)}]

@@ -1,4 +1,4 @@
-"""What restore and undo have in common: the columns of their results, and the result in words."""
+"""Result columns and descriptions of restore and undo."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from weft.storage.services.history.restore import RestoreResult
 ROLLBACK_COLUMNS: Final = "lane string, kept_up_to bigint, rolled_back bigint, in_doubt array<bigint>, entry bigint"
 
 
-def describe_rollback(what: str, result: RestoreResult) -> str:
-    """Describe what a restore or an undo kept of each lane. The last entry that it rolled back is the fencing claim."""
-    lines = [f"{what} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
+def describe_rollback(verb: str, result: RestoreResult) -> str:
+    """Describe what a restore or an undo kept of each lane.
+
+    The fencing claim is the last entry of a lane that is rolled back; it is not counted.
+    """
+    lines = [f"{verb} with entry {result.entry} of the table lane; writers are fenced, and may be started again"]
     for lane, seq in result.kept.items():
         count = result.rolled_back[lane] - 1
-        known = result.before.get(lane, 0)
-        gone = "nothing new" if known else "it has no later entry"
+        rolled_back_before = result.before.get(lane, 0)
+        effect = "nothing new" if rolled_back_before else "it has no later entry"
         if count > 0:
-            gone = f"{counted(count, 'entry')} after it rolled back"
+            effect = f"{counted(count, 'entry')} after it rolled back"
         if lane in result.rolled_back_ms:
-            gone += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
-        if known:
-            gone += f"; {counted(known, 'later entry')} had been rolled back before"
+            effect += " (committed {} to {})".format(*map(_moment, result.rolled_back_ms[lane]))
+        if rolled_back_before:
+            effect += f"; {counted(rolled_back_before, 'later entry')} had been rolled back before"
         if lane in result.kept_ms:
-            gone += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
-        lines.append(f"{lane}: kept up to entry {seq}, {gone}")
+            effect += f"; what is kept ends at {_moment(result.kept_ms[lane])}"
+        lines.append(f"{lane}: kept up to entry {seq}, {effect}")
     for lane, (first, last) in result.in_doubt.items():
         lines.append(f"{lane}: entries {first} to {last} were kept only because of a clock: check them")
     return "\n".join(lines)

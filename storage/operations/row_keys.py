@@ -1,4 +1,4 @@
-"""Keys of rows that commands and procedures take as text."""
+"""Parses keys of rows that commands and procedures take as text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from weft.storage.errors import InvalidInput
 
 
 def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[str, Any]:
-    """The key that texts give, by column.
+    """Parse the key of a row: its values by column.
 
     Args:
         schema: The schema of the table.
-        texts: ``COLUMN=VALUE`` for each key column; of a key of one column also the value alone. Binaries in
+        texts: ``COLUMN=VALUE`` for each key column; for a key of one column also the value alone. Binaries are
             hexadecimal.
         argument: Name of the argument, for messages.
 
     Raises:
-        InvalidInput: A column is missing, unknown or given twice, or a value is not of its type.
+        InvalidInput: A column is missing, unknown or set twice, or a value does not have its type.
     """
     shape = ", ".join(f"{name} {format_type(schema.column(name).type)}" for name in schema.key)
     key_values: dict[str, Any] = {}
@@ -31,7 +31,7 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
         name, value = split_key(schema.key, text)
         if not name:
             raise InvalidInput(
-                f"{argument} {text!r} names no key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
+                f"{argument} {text!r} does not name a key column", hint=f"{argument} COLUMN=VALUE; the key is ({shape})"
             )
         if name in key_values:
             raise InvalidInput(f"{argument} has column {name!r} twice", hint=f"the key is ({shape})")
@@ -44,12 +44,12 @@ def parse_key(schema: TableSchema, texts: Sequence[str], argument: str) -> dict[
             ) from error
     missing = [name for name in schema.key if name not in key_values]
     if missing:
-        raise InvalidInput(f"{argument} lacks column {', '.join(missing)}", hint=f"the key is ({shape})")
+        raise InvalidInput(f"{argument} has no value for column {', '.join(missing)}", hint=f"the key is ({shape})")
     return key_values
 
 
 def split_key(key: Sequence[str], text: str) -> tuple[str, str]:
-    """The column and the value of a text of `parse_key`; no column, "", if it names none of several."""
+    """Split a text of `parse_key` into column and value; the column is "" if it is missing and the key has several."""
     name, separator, value = text.partition("=")
     if separator and name in key:
         return name, value
@@ -57,9 +57,9 @@ def split_key(key: Sequence[str], text: str) -> tuple[str, str]:
 
 
 def split_keys(key: Sequence[str], text: str) -> list[str]:
-    """The texts of `parse_key` in one text: ``COLUMN=VALUE, COLUMN=VALUE``; of a key of one column the text itself.
+    """Split ``COLUMN=VALUE, COLUMN=VALUE`` into the texts of `parse_key`; a key of one column takes the whole text.
 
-    A value ends at the end, or where a comma, spaces and a key column follow, and it is not changed.
+    A value ends where a comma, optional spaces and ``COLUMN=`` follow, or at the end of the text.
     """
     if len(key) == 1:
         return [text]

@@ -1,8 +1,8 @@
 """Schema changes: one operation for each kind in `weft.storage.alter`, with the fields of its model as texts.
 
 Commands take a field as an argument if it is required and has a single value. Names are separated by commas, or an
-option is repeated; a default is JSON or plain text; a stream that the table does not have is a new one, so
-``new_streams`` is no field.
+option is repeated; a default is JSON or plain text. A stream that the table does not have is created, so
+``new_streams`` is not a field.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from weft.storage.operations.operation import Completion, Context, Face, Finishe
 from weft.storage.services.schema.schema_changes import SchemaChange
 from weft.storage.table import Table
 
-Done = tuple[Change, SchemaChange]
+AppliedChange = tuple[Change, SchemaChange]
 Form = Literal["text", "names", "map", "flag", "value"]
 
 _FORMS: Final[Mapping[Any, Form]] = {Sequence: "names", Mapping: "map", bool: "flag", Any: "value"}
 _TYPES: Final[Mapping[Form, Any]] = {"names": list[str], "map": dict[str, str], "flag": bool}
 _COMPLETIONS: Final[Mapping[str, Completion]] = {"column": "column_names", "group": "group_names"}
 _POSITIONAL: Final = {("set_default", "value"), ("set_index", "columns")}
-"""Arguments of commands that would be options: one may be left out, the other one is a list."""
-_OTHER_NAMES: Final = {"table": "other_table"}
-"""Fields whose names are those of other parameters: ``table`` is the table that is changed."""
+"""Fields that commands take as arguments although they are optional or lists."""
+_PARAMETER_NAMES: Final = {"table": "other_table"}
+"""Names of parameters that differ from the field: ``table`` is already the table that is changed."""
 _NEVER: Final[Mapping[str, Any]] = {
     "never": (Annotated[bool, Face(procedure=False)], Field(False, description="Keep rows and deletes for ever again."))
 }
@@ -47,89 +47,89 @@ def _form(annotation: Any) -> Form:
 
 
 def _field(kind: str, name: str, info: FieldInfo) -> tuple[Any, Any]:
-    """The type and the facts of the field of a request, for the field of a change."""
-    form, words = _form(info.annotation), info.description or ""
-    several, needed = form in {"names", "map"}, info.is_required()
-    argument = (kind, name) in _POSITIONAL or (needed and not several)
+    """The type and field information of a request's field that stands for a field of a change."""
+    form, description = _form(info.annotation), info.description or ""
+    is_collection, is_required = form in {"names", "map"}, info.is_required()
+    argument = (kind, name) in _POSITIONAL or (is_required and not is_collection)
     if form == "value":
-        words += " JSON, or plain text; NULL if left out." if argument else " JSON, or plain text."
-    if several and argument:
-        words = f"{words.removesuffix('.')}, separated by commas; '' for none."
+        description += " JSON, or plain text; NULL if left out." if argument else " JSON, or plain text."
+    if is_collection and argument:
+        description = f"{description.removesuffix('.')}, separated by commas; '' for none."
     option = f"--{name.removesuffix('s')}"
     pairs = ("=", "COLUMN=FUNCTION") if name == "functions" else (" ", "NAME TYPE")
     metavars = {"flag": "true|false", "map": pairs[1]}
     face = Face(
-        type=str if several and argument else get_origin(_TYPES.get(form)) or _TYPES.get(form, str),
+        type=str if is_collection and argument else get_origin(_TYPES.get(form)) or _TYPES.get(form, str),
         argument=argument,
-        flag=option if several and not argument else None,
-        metavar="TABLE" if name in _OTHER_NAMES else metavars.get(form),
+        flag=option if is_collection and not argument else None,
+        metavar="TABLE" if name in _PARAMETER_NAMES else metavars.get(form),
         completes=next((_COMPLETIONS[mark] for mark in info.metadata if isinstance(mark, str)), ""),
-        repeated=several and not argument,
+        repeated=is_collection and not argument,
     )
 
     def read(value: Any) -> Any:
         if form == "names" and isinstance(value, str):
             return parse_names(value) if value.strip() else []
         if form == "names" and name in {"on", "columns"}:
-            return [each.strip() for text in value for each in text.split(",") if each.strip()]
+            return [part.strip() for text in value for part in text.split(",") if part.strip()]
         if form == "map" and isinstance(value, list):  # texts of a command, or pairs of a map of SQL
             return dict(_pair(item, option, *pairs) if isinstance(item, str) else item for item in value)
         return value
 
-    default = ... if needed else info.default if isinstance(info.default, str) else None
+    default = ... if is_required else info.default if isinstance(info.default, str) else None
     kind_of_values: Any = _TYPES.get(form, str) | None
-    return Annotated[kind_of_values, BeforeValidator(read), face], Field(default, description=words)
+    return Annotated[kind_of_values, BeforeValidator(read), face], Field(default, description=description)
 
 
-def _pair(text: str, option: str, separator: str, form: str) -> tuple[str, str]:
-    name, found, value = text.strip().partition(separator)
-    if not found or not value.strip():
-        raise InvalidInput(f"{option} {text!r} is not {form}", hint="give the option once for every column")
+def _pair(text: str, option: str, separator: str, expected_form: str) -> tuple[str, str]:
+    name, separator_match, value = text.strip().partition(separator)
+    if not separator_match or not value.strip():
+        raise InvalidInput(f"{option} {text!r} is not {expected_form}", hint="repeat the option for every column")
     return name, value.strip()
 
 
 def _default(text: str) -> Any:
-    """A default value: of JSON if the text is JSON, else the text."""
+    """Parse a default value: JSON, or otherwise the text itself."""
     with suppress(ValueError):
         return parse_json(text)
     return text
 
 
 def _prepare(_: Table, request: Any, context: Context) -> Any:
-    given = any(value for name, value in request if name != "never")
-    if context.is_command and getattr(request, "never", None) == given:
+    has_values = any(value for name, value in request if name != "never")
+    if context.is_command and getattr(request, "never", None) == has_values:
         with context.naming():
-            raise InvalidInput("give either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
+            raise InvalidInput("pass either --never, or --rows or --deletes", hint='--rows "90 days" --by order_ts')
     return request
 
 
-def _operation(kind: str, model: type[Change]) -> Operation[Any, Done]:
+def _operation(kind: str, model: type[Change]) -> Operation[Any, AppliedChange]:
     fields = {name: info for name, info in model.model_fields.items() if name != "new_streams"}
     expires = kind == "set_ttl"
     parameters: dict[str, Any] = {
-        **{_OTHER_NAMES.get(name, name): _field(kind, name, info) for name, info in fields.items()},
+        **{_PARAMETER_NAMES.get(name, name): _field(kind, name, info) for name, info in fields.items()},
         **(_NEVER if expires else {}),
     }
     request = create_model(model.__name__, __base__=Request, __doc__=model.__doc__, **parameters)
 
-    def run(table: Table, request: Any, _: Context) -> Done:
-        texts = {name: getattr(request, _OTHER_NAMES.get(name, name)) for name in fields}
+    def run(table: Table, request: Any, _: Context) -> AppliedChange:
+        texts = {name: getattr(request, _PARAMETER_NAMES.get(name, name)) for name in fields}
         values = {
             name: _default(value) if _form(fields[name].annotation) == "value" else value
             for name, value in texts.items()
             if value is not None
         }
         if "streams" in values:
-            known = {stream.name for stream in table.schema.streams}
-            values["new_streams"] = {name: "group" for name in values["streams"] if name not in known}
-            values["streams"] = [name for name in values["streams"] if name in known]
+            existing = {stream.name for stream in table.schema.streams}
+            values["new_streams"] = {name: "group" for name in values["streams"] if name not in existing}
+            values["streams"] = [name for name in values["streams"] if name in existing]
         change = model.model_validate(values)
         return change, table.alter(change)
 
-    def describe(finished: Finished[Any, Done]) -> str:
+    def describe(finished: Finished[Any, AppliedChange]) -> str:
         change, result = finished.result
-        done = f"{_DONE[kind](change)}: schema revision {result.rev}"
-        text = done if result.changed else "nothing to do: the schema is so already"
+        description = f"{_DESCRIPTIONS[kind](change)}: schema revision {result.rev}"
+        text = description if result.changed else "nothing to do: the schema already includes this change"
         return text + (_APPLIED if expires and not finished.request.never else "")
 
     name = "widen" if kind == "widen_column" else kind.replace("_", "-")
@@ -169,7 +169,7 @@ weft alter set-index lake/orders_wide email,phone
 weft alter add-reference lake/orders_wide customer ../customers --on customer_id --column name --column tier
 weft alter drop-reference lake/orders_wide customer
 """
-_DONE: Final[Mapping[str, Callable[[Any], str]]] = {
+_DESCRIPTIONS: Final[Mapping[str, Callable[[Any], str]]] = {
     "add_column": lambda change: f"column {change.name} is added to group {change.group}",
     "add_group": lambda change: f"group {change.name} is added",
     "add_stream": lambda change: f"stream {change.name} is added",
@@ -188,4 +188,5 @@ _DONE: Final[Mapping[str, Callable[[Any], str]]] = {
     "drop_reference": lambda change: f"reference {change.name} is dropped",
 }
 
-globals().update({kind: _operation(kind, CHANGES[kind]) for kind in _DONE})  # `all_operations` finds all by their names
+# `all_operations` finds these names. One line, because pydantic parses the source from the line of the call.
+globals().update({kind: _operation(kind, CHANGES[kind]) for kind in _DESCRIPTIONS})

@@ -30,9 +30,9 @@ class SplitRequest(Request):
 
 def _describe(finished: Finished[SplitRequest, SplitResult]) -> str:
     result = finished.result
-    changed = f"{result.before} to {result.buckets} buckets" if result.before != result.buckets else None
+    change = f"{result.before} to {result.buckets} buckets" if result.before != result.buckets else None
     return (
-        f"{changed or f'{result.buckets} buckets'}: {counted(result.file_groups, 'new file group')}, "
+        f"{change or f'{result.buckets} buckets'}: {counted(result.file_groups, 'new file group')}, "
         f"{result.rows:,} rows, {result.bytes_read / 1e6:.1f} MB read, {result.bytes_written / 1e6:.1f} MB written in "
         f"{result.seconds:.1f} s"
     )

@@ -31,7 +31,7 @@ def _prepare(table: Table, request: UndoRequest, context: Context) -> UndoReques
     with context.naming():
         if isinstance(since, dt.datetime) and since > dt.datetime.now(dt.UTC):
             raise InvalidInput(
-                f"nothing can have been committed since {since.isoformat()}", hint="give a time in the past"
+                f"nothing can have been committed since {since.isoformat()}", hint="use a time in the past"
             )
     table.schema.stream(request.stream)
     if isinstance(since, str):

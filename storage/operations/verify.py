@@ -17,15 +17,15 @@ class VerifyRequest(Request):
     """
 
     deep: Annotated[bool, Face(flag="--deep/--shallow")] = True
-    """Look into files, or only at their sizes."""
+    """Read the contents of files, or only check their sizes."""
 
 
 def _rows(finished: Finished[VerifyRequest, VerifyReport]) -> Iterable[Row]:
     report = finished.result
     if report.ok:
         checked = ", ".join(f"{number} {what}" for what, number in report.checked.items())
-        nothing = {"rule": "", "place": finished.name, "problem": f"nothing is wrong: checked {checked}", "hint": ""}
-        yield {"severity": "ok", **nothing, "cut": report.cut}
+        ok_row = {"rule": "", "place": finished.name, "problem": f"nothing is wrong: checked {checked}", "hint": ""}
+        yield {"severity": "ok", **ok_row, "cut": report.cut}
     for finding in report.findings:
         yield {
             "severity": finding.severity.value,

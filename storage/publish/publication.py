@@ -12,7 +12,7 @@ from weft.storage.core.log import cut
 from weft.storage.core.log.entries import Data
 from weft.storage.core.log.file_refs import FileRef
 from weft.storage.core.log.table_state import TableState
-from weft.storage.core.plan.current_files import CurrentFile, check_shown, current_files
+from weft.storage.core.plan.current_files import CurrentFile, check_current_values, current_files
 from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
@@ -121,7 +121,7 @@ def files_to_publish(state: TableState, columns: Sequence[str]) -> list[CurrentF
             values of a column.
     """
     files = current_files(base_slices(state))
-    check_shown(
+    check_current_values(
         state.schema,
         files,
         columns,

@@ -1,4 +1,4 @@
-"""The bucket of each row, for readers that show it."""
+"""Computes the bucket of each row, for readers that show it."""
 
 from __future__ import annotations
 

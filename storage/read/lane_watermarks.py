@@ -1,8 +1,8 @@
-"""Reads the watermarks of a snapshot from the last live commit of every lane, with few round trips.
+"""Reads the watermarks of a snapshot from the last live commit of every lane, in few round trips.
 
-Every commit repeats the watermarks of its lane, so one entry of each lane is enough. Only claims and spans that were
-rolled back can follow it. Its last entry says whether it is finished. `weft.storage.core.plan.watermarks`
-computes the watermarks of streams and groups from these.
+Every commit repeats the watermarks of its lane, so one commit of each lane is enough. Only claims and rolled back spans
+can follow it. The last entry of a lane says whether the lane is finished. `weft.storage.core.plan.watermarks` computes
+the watermarks of streams and groups from those of the lanes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def read_watermarks(log: CommitLog, state: TableState, at: Cut) -> Watermarks:
 
 
 def finished_lanes(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> set[LaneName]:
-    """The lanes that are finished at entry ``lanes[lane]`` (W10)."""
+    """The lanes that are finished at entry ``lanes[lane]`` (PROTOCOL.md, W10)."""
     ends = {lane: (max(0, seq - FIRST_WINDOW), seq) for lane, seq in lanes.items() if seq}
     return {lane for lane, tail in log.read_tails(ends).items() if is_finished(tail[-1], rolled_back)}
 
@@ -41,8 +41,8 @@ def finished_lanes(log: CommitLog, rolled_back: SpansByLane, lanes: Seqs) -> set
 def is_finished(last: Entry, rolled_back: SpansByLane) -> bool:
     """Whether the last entry of a lane in a snapshot finishes the work of its writer.
 
-    A finish that was rolled back does not: the source sends the events again. It does in a lane of batches, which
-    nobody continues.
+    A finish that was rolled back does not count, because the source sends the events again; but it counts in a lane
+    of batches, which nobody continues.
     """
     if not (isinstance(last, Claim | Data) and last.finishes):
         return False
@@ -54,13 +54,13 @@ def last_commits(
 ) -> dict[LaneName, Data]:
     """The last live commit of each lane up to entry ``lanes[lane]``, by lane; lanes without a commit are left out.
 
-    The commits before a claim for a batch are those of other batches, whose promises the batch does not keep. So they
-    count only if the lane is one of ``ended``, closed or finished.
+    Commits before the claim of a batch belong to other batches, and the batch is not bound by their watermarks. So they
+    count only if the lane is in ``ended``, that is, closed or finished.
     """
-    found: dict[LaneName, Data] = {}
+    commits: dict[LaneName, Data] = {}
     ends = {lane: _before_rolled_back(rolled_back.get(lane, ()), seq) for lane, seq in lanes.items()}
     window = FIRST_WINDOW
-    while ends := {lane: seq for lane, seq in ends.items() if seq and lane not in found}:
+    while ends := {lane: seq for lane, seq in ends.items() if seq and lane not in commits}:
         tails = log.read_tails({lane: (max(0, seq - window), seq) for lane, seq in ends.items()})
         for lane, tail in tails.items():
             spans = rolled_back.get(lane, ())
@@ -69,13 +69,13 @@ def last_commits(
                 if in_spans(spans, entry.seq):
                     continue
                 if isinstance(entry, Data):
-                    found[lane] = entry
+                    commits[lane] = entry
                     break
                 if isinstance(entry, Claim) and entry.for_batch and lane not in ended:
                     ends[lane] = 0
                     break
         window = min(window * WINDOW_GROWTH, MAX_WINDOW)
-    return found
+    return commits
 
 
 def _before_rolled_back(spans: Sequence[Span], seq: int) -> int:

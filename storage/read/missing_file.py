@@ -1,7 +1,7 @@
-"""Finds out why a file is missing: its snapshot has expired, or the file is lost (rule R4).
+"""Finds out why a file is missing: its snapshot has expired, or the file is lost (PROTOCOL.md, R4).
 
 A reader holds no lock, so cleaning may remove files of a snapshot that is being read. The table lane says whether the
-snapshot was retained. Only the environment and the cut are needed, because tasks in other processes have nothing else.
+snapshot was retained. This needs only the environment and the cut, because tasks in other processes have nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.storage.log.table_log import TableLog
 
 @contextlib.contextmanager
 def explain_missing_file(env: Environment, at: Cut) -> Iterator[None]:
-    """For blocks that read files of a snapshot.
+    """Explain a missing file in a block that reads files of a snapshot.
 
     Raises:
         SnapshotExpired: A file is missing, and the snapshot is not retained any more.

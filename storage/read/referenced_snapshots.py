@@ -1,7 +1,7 @@
 """Takes a snapshot of a table together with those of the tables that it refers to.
 
 The cut of the table is taken first, and those of the referenced tables after it: a row that was committed to a
-referenced table before a row that refers to it is seen with it. Two references to one table share its snapshot.
+referenced table before a row that refers to it is in the snapshot. Two references to one table share its snapshot.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.storage.read.references.referenced_table import ReferencedTable, check
 from weft.storage.read.snapshot import Snapshot
 from weft.storage.read.time_travel import find_savepoint, snapshot_at
 
-_Wanted: TypeAlias = dt.datetime | Mapping[str, Cut] | None
-"""Which snapshots of the referenced tables: those of a time, those of cuts by reference, or the newest."""
+_ReferencedStates: TypeAlias = dt.datetime | Mapping[str, Cut] | None
+"""Which snapshots of the referenced tables to take: of a time, of a cut for each reference, or the newest (None)."""
 
 
 MOMENT_TRIES: Final = 3
-"""Each reads all tables once more. Dimensions rest most of the time; a table that never rests needs other ways."""
+"""Each try reads the logs of all tables. Referenced tables seldom change; for one that always changes, tries fail."""
 
 
 class ReferencedTables:
@@ -40,12 +40,12 @@ class ReferencedTables:
         """The log of a referenced table, which may not exist.
 
         Raises:
-            InvalidInput: Its location is of an unknown kind of store.
+            InvalidInput: Its location has an unknown kind of store.
         """
         with self._lock:
-            known = self._logs.get(reference.table)
-        if known is not None:
-            return known
+            log = self._logs.get(reference.table)
+        if log is not None:
+            return log
         env = self._table_log.env.of_table(reference.table)
         opened = TableLog.of(env)
         with self._lock:
@@ -55,45 +55,47 @@ class ReferencedTables:
     def snapshot(self, as_of: dt.datetime | str | None, *, settled: bool = False, moment: bool = False) -> Snapshot:
         """The snapshot of the table and of the referenced tables. Arguments and errors as in `snapshot_at`.
 
-        An error of a referenced table is raised when columns of the reference are read. With ``moment`` that of the
-        table alone is one moment in any case, and all of them together (`Snapshot.is_moment`) if none of them has
+        An error of a referenced table is raised when columns of the reference are read. With ``moment`` the snapshot of
+        the table alone is always one moment. All tables together are one (`Snapshot.is_moment`) if none of them
         changed while they were read, which is tried a few times.
         """
         for _ in range(MOMENT_TRIES - 1 if moment and as_of is None else 0):
-            found = self._together(as_of, settled=settled, moment=True)
-            if found.is_moment:
-                return found
-        return self._together(as_of, settled=settled, moment=moment)
+            snapshot = self._take_all(as_of, settled=settled, moment=True)
+            if snapshot.is_moment:
+                return snapshot
+        return self._take_all(as_of, settled=settled, moment=moment)
 
-    def _together(self, as_of: dt.datetime | str | None, *, settled: bool, moment: bool) -> Snapshot:
-        found = snapshot_at(self._table_log, as_of, settled=settled, moment=moment)
-        if not found.state.schema.references:
-            return found
-        wanted: _Wanted = as_of if isinstance(as_of, dt.datetime) else None
+    def _take_all(self, as_of: dt.datetime | str | None, *, settled: bool, moment: bool) -> Snapshot:
+        table = snapshot_at(self._table_log, as_of, settled=settled, moment=moment)
+        if not table.state.schema.references:
+            return table
+        states: _ReferencedStates = as_of if isinstance(as_of, dt.datetime) else None
         if isinstance(as_of, str):
-            wanted = self._named(as_of)
+            states = self._referenced_cuts(as_of)
         taken: dict[tuple[str, object], Snapshot | TableError] = {}
         tables = []
-        for reference in found.state.schema.references:
+        for reference in table.state.schema.references:
             try:
                 tables.append(
-                    self._take(found, reference, _of_reference(found, reference, wanted), taken, settled=settled)
+                    self._take_referenced(
+                        table, reference, _referenced_as_of(table, reference, states), taken, settled=settled
+                    )
                 )
             except TableError as error:
                 tables.append(ReferencedTable(reference, self._cause(reference, error)))
-        read = [found, *(each for each in taken.values() if isinstance(each, Snapshot))]
+        snapshots = [table, *(other for other in taken.values() if isinstance(other, Snapshot))]
         return Snapshot(
             self._table_log,
-            found.state,
-            found.at,
-            found.table_is_moment,
-            settled=all(each.settled for each in read),
+            table.state,
+            table.at,
+            table.table_is_moment,
+            settled=all(snapshot.settled for snapshot in snapshots),
             references=tables,
-            together=moment and as_of is None and _are_unchanged(read),
+            together=moment and as_of is None and _are_unchanged(snapshots),
         )
 
     def _cause(self, reference: Reference, error: TableError) -> TableError:
-        """Why there is no snapshot: a table that is missing is the cause that its cut is not known, too."""
+        """The reason why there is no snapshot. A missing table is also the reason why its cut is unknown."""
         if isinstance(error, SnapshotExpired):
             try:
                 self.log(reference).refresh()
@@ -101,22 +103,22 @@ class ReferencedTables:
                 return missing
         return error
 
-    def _named(self, as_of: str) -> Mapping[str, Cut]:
+    def _referenced_cuts(self, as_of: str) -> Mapping[str, Cut]:
         if as_of.startswith(PREFIX):
             return parse_cut(as_of).references
-        kept = find_savepoint(self._table_log.refresh(), as_of).references
-        return {name: reference.at for name, reference in kept.items()}
+        references = find_savepoint(self._table_log.refresh(), as_of).references
+        return {name: reference.at for name, reference in references.items()}
 
-    def _take(
+    def _take_referenced(
         self,
-        found: Snapshot,
+        table: Snapshot,
         reference: Reference,
         as_of: dt.datetime | str | None,
         taken: dict[tuple[str, object], Snapshot | TableError],
         *,
         settled: bool,
     ) -> ReferencedTable:
-        """The snapshot of a referenced table; ``taken`` has those that were taken before for the same snapshot."""
+        """Take the snapshot of a referenced table; ``taken`` caches those of the other references of the snapshot."""
         log = self.log(reference)
         key = (log.store.uri, as_of)
         if key not in taken:
@@ -124,37 +126,37 @@ class ReferencedTables:
                 taken[key] = snapshot_at(log, as_of, settled=settled)
             except TableError as error:
                 taken[key] = error
-        made = taken[key]
-        if isinstance(made, NotFound | SnapshotExpired):
-            check_table_id(reference, log.refresh().table_id)  # another table would explain why it has no such snapshot
-        if isinstance(made, TableError):
-            return ReferencedTable(reference, made)
-        check_table_id(reference, made.state.table_id)
-        check_reference(found.state.schema, reference, made.state.schema)
-        return ReferencedTable(reference, made)
+        snapshot = taken[key]
+        if isinstance(snapshot, NotFound | SnapshotExpired):
+            check_table_id(reference, log.refresh().table_id)  # a replaced table explains the missing snapshot
+        if isinstance(snapshot, TableError):
+            return ReferencedTable(reference, snapshot)
+        check_table_id(reference, snapshot.state.table_id)
+        check_reference(table.state.schema, reference, snapshot.state.schema)
+        return ReferencedTable(reference, snapshot)
 
 
-def _are_unchanged(read: list[Snapshot]) -> bool:
-    """Whether tables that were read one after the other were in the states that were read at one moment.
+def _are_unchanged(snapshots: list[Snapshot]) -> bool:
+    """Whether the snapshots of tables that were read one after the other are of one moment.
 
-    So it is if all but the last one are in the same state after the last one was read.
+    They are if all tables but the last one are still in the same state after the last one was read.
     """
-    return all(each.table_is_moment for each in read) and all(
-        snapshot_cut.newest_cut(each.table_log).at == each.at for each in read[:-1]
+    return all(snapshot.table_is_moment for snapshot in snapshots) and all(
+        snapshot_cut.newest_cut(snapshot.table_log).at == snapshot.at for snapshot in snapshots[:-1]
     )
 
 
-def _of_reference(found: Snapshot, reference: Reference, wanted: _Wanted) -> dt.datetime | str | None:
-    """The snapshot of a referenced table that is wanted, as for `snapshot_at`.
+def _referenced_as_of(table: Snapshot, reference: Reference, states: _ReferencedStates) -> dt.datetime | str | None:
+    """Which snapshot of a referenced table to take, as an argument of `snapshot_at`.
 
     Raises:
-        SnapshotExpired: It is not known.
+        SnapshotExpired: The cut of the referenced table is unknown.
     """
-    if not isinstance(wanted, Mapping):
-        return wanted
-    if reference.name not in wanted:
+    if not isinstance(states, Mapping):
+        return states
+    if reference.name not in states:
         raise SnapshotExpired(
-            f"{found.cut} does not say which state of {reference.table} belongs to it",
-            hint="give the whole text of str(snapshot.cut), which names the cuts of all tables",
+            f"{table.cut} does not say which state of {reference.table} belongs to it",
+            hint="pass the whole text of str(snapshot.cut), which names the cuts of all tables",
         )
-    return str(wanted[reference.name])
+    return str(states[reference.name])

@@ -1,8 +1,8 @@
-"""Snapshot: one immutable state of the table, identified by its cut. Reads always give the same rows (S8, S9).
+"""Snapshot: one immutable state of the table, identified by its cut (PROTOCOL.md, S8 and S9).
 
 A snapshot of a table with references contains a snapshot of each referenced table. The methods that return rows take
-columns, filters and required groups of both; those for readers inside weft (`choose_slices`, `files`, `slices`) are
-about the table alone, as `at` is.
+columns, filters and required groups of all these tables. The methods for readers inside weft (`choose_slices`, `files`,
+`slices`) and `at` are about the table alone.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Snapshot(SnapshotFiles):
         references: Sequence[ReferencedTable] = (),
         together: bool = False,
     ) -> None:
-        """Take what a reader has found.
+        """Initialise a snapshot; use `weft.storage.table.Table.snapshot` to take one.
 
         Args:
             table_log: The log of the table.
             state: The table state.
             at: The cut of the table alone.
-            is_moment: Whether the cut certainly is the table alone at one moment.
+            is_moment: Whether the cut is certainly the table alone at one moment.
             settled: See `settled`.
             references: The snapshots of the referenced tables.
-            together: Whether they certainly are those of the same moment.
+            together: Whether all these snapshots are certainly of one moment.
         """
         super().__init__(table_log, state, at)
         self._settled, self._is_moment, self._together = settled, is_moment, together
@@ -74,27 +74,27 @@ class Snapshot(SnapshotFiles):
         return f"Snapshot({str(self.cut)!r} of {self.table_log.store.uri!r})"
 
     def _repr_html_(self) -> str:
-        """For notebooks: its cut and columns. Reads nothing."""
+        """Show the cut and the columns in notebooks. Reads nothing."""
         groups = self.table_schema.group_of_column
-        found = [(field.name, format_type(field.type), _group_name(groups, field.name)) for field in self.schema]
+        columns = [(field.name, format_type(field.type), _group_name(groups, field.name)) for field in self.schema]
         about = {"table": self.table_log.store.uri, "cut": self.cut, "settled": self.settled}
-        return shown.facts("Snapshot", about) + shown.rows("", ("column", "type", "group"), found)
+        return shown.facts("Snapshot", about) + shown.rows("", ("column", "type", "group"), columns)
 
     @property
     def cut(self) -> Cut:
-        """The cut of the snapshot, and of those of the referenced tables; ``as_of`` accepts `str` of it.
+        """The cut of the snapshot with those of the referenced tables; ``as_of`` accepts `str` of it.
 
         A referenced table whose snapshot could not be taken is left out.
         """
         if not self._references:
             return self.at
-        taken = {table.reference.name: table.found for table in self._references}
-        cuts = {name: snapshot.at for name, snapshot in taken.items() if isinstance(snapshot, SnapshotFiles)}
+        snapshots = {table.reference.name: table.snapshot_or_error for table in self._references}
+        cuts = {name: snapshot.at for name, snapshot in snapshots.items() if isinstance(snapshot, SnapshotFiles)}
         return JoinedCut(self.at.table, self.at.lanes, cuts)
 
     @property
     def settled(self) -> bool:
-        """Whether the same ``as_of`` will always give this snapshot; false for a time whose cut may still change.
+        """Whether the same ``as_of`` always returns this snapshot; false for a time whose cut may still change.
 
         The snapshot itself never changes, and its cut always identifies it.
         """
@@ -102,12 +102,12 @@ class Snapshot(SnapshotFiles):
 
     @property
     def is_moment(self) -> bool:
-        """Whether the snapshot certainly is the table, and the tables that it refers to, at one moment.
+        """Whether the snapshot is certainly the table, and the tables that it refers to, at one moment.
 
-        Then it has every commit that was visible before another one of its commits began. False means that this is not
-        known: lanes have committed while they were read; or it was taken as of a time, for which clocks decide, or of a
-        savepoint or a cut, which do not record it; or it has references, for which only `Table.snapshot` with
-        ``moment`` finds it out.
+        Then it has every commit that was visible before another one of its commits began. False means that this is
+        unknown: lanes committed while they were read; the snapshot was taken as of a time, for which clocks decide, or
+        as of a savepoint or a cut, which do not record it; or it has references, and was not taken by `Table.snapshot`
+        with ``moment``.
         """
         return self._is_moment and (not self._references or self._together)
 
@@ -137,14 +137,14 @@ class Snapshot(SnapshotFiles):
 
     @property
     def references(self) -> tuple[ReferencedTable, ...]:
-        """The references, with the snapshots of the referenced tables; empty if only the table itself was asked for."""
+        """The references, with the snapshots of the referenced tables; empty if only the table itself was requested."""
         return self._references
 
     def of_reference(self, name: str) -> Snapshot:
         """The snapshot of a referenced table that belongs to this one.
 
         Raises:
-            NotFound: The snapshot has no such reference.
+            NotFound: The snapshot does not have this reference.
             TableError: The snapshot of the referenced table could not be taken.
         """
         self.table_schema.reference(name)
@@ -158,7 +158,7 @@ class Snapshot(SnapshotFiles):
         return self.state.schema_rev
 
     def watermarks(self) -> Watermarks:
-        """Up to which value every stream and group is complete, according to the watermarks in this snapshot."""
+        """The watermarks of this snapshot: up to which value every stream and group is complete."""
         return read_watermarks(self.table_log.commit_log, self.state, self.at)
 
     def check_complete(self, through: Value | str, complete_groups: Sequence[str] | None = None) -> None:
@@ -166,21 +166,22 @@ class Snapshot(SnapshotFiles):
 
         Args:
             through: Value of the first ordering columns, inclusive, or its text form. A date means all of that day.
-            complete_groups: Names of the groups and references to check; None for all. Of a referenced table the groups
-                of the reference's columns are checked.
+            complete_groups: Names of the groups and references to check; None for all. For a reference, the groups of
+                its columns in the referenced table are checked.
 
         Raises:
-            NotComplete: The watermark of a stream of one of these groups is not above it; the message names the stream.
-            NotFound: The table has no such group.
-            InvalidInput: ``through`` is not such a value, or a group cannot have a watermark.
+            NotComplete: The watermark of a stream of one of these groups is not above ``through``; the message names
+                the stream.
+            NotFound: A group does not exist.
+            InvalidInput: ``through`` is not a value of the type, or a group cannot have a watermark.
         """
-        names = {each.reference.name for each in self._references}
+        names = {table.reference.name for table in self._references}
         groups = [name for name in complete_groups or () if name not in names]
         if groups or not complete_groups:
             check_complete(self.watermarks(), self.table_schema, through, groups)
-        for each in self._references:
-            if not complete_groups or each.reference.name in complete_groups:
-                each.check_complete(through)
+        for table in self._references:
+            if not complete_groups or table.reference.name in complete_groups:
+                table.check_complete(through)
 
     def check_kept(self) -> None:
         """Check that the snapshot is still retained, for example before it is read again after some time.
@@ -192,13 +193,18 @@ class Snapshot(SnapshotFiles):
             snapshot_cut.check_kept(snapshot.table_log, snapshot.at)
 
     def _referenced(self) -> list[SnapshotFiles]:
-        """The snapshots of the referenced tables, each once."""
-        found = [each.found for each in self._references if isinstance(each.found, SnapshotFiles)]
-        return list({id(files): files for files in found}.values())
+        """The snapshots of the referenced tables, without duplicates."""
+        snapshots = [
+            table.snapshot_or_error for table in self._references if isinstance(table.snapshot_or_error, SnapshotFiles)
+        ]
+        return list({id(snapshot): snapshot for snapshot in snapshots}.values())
 
     @contextlib.contextmanager
     def pinned(self, duration: dt.timedelta = DEFAULT_PIN) -> Iterator[Snapshot]:
-        """Retain the files of the snapshot while the block runs, for at most ``duration``; of referenced tables, too.
+        """Retain the files of the snapshot, and of those of referenced tables, while the block runs.
+
+        Args:
+            duration: The pins expire after this time even if the block still runs.
 
         Raises:
             SnapshotExpired: The snapshot has already expired.
@@ -207,7 +213,7 @@ class Snapshot(SnapshotFiles):
             for snapshot in (self, *self._referenced()):
                 table_log = snapshot.table_log
                 pins.callback(unpin, table_log.store, pin(table_log.env, snapshot.at, duration))
-                # After the pin was written (rule R4): any clean that this check does not see will see the pin.
+                # The pin was written before (PROTOCOL.md, R4): a clean that this check does not see will see the pin.
                 check_promised(table_log.refresh(), snapshot.at)
             yield self
 
@@ -232,23 +238,23 @@ class Snapshot(SnapshotFiles):
         """Plan a read.
 
         Args:
-            columns: Columns of the result, in this order; None for all columns of the table and its references, those
-                with the prefix of their reference. On request also
+            columns: Columns of the result, in this order; None for all columns of the table and its references. The
+                names of referenced columns have the prefix of their reference. On request also
                 ``_present_<group>`` (boolean, never null) and ``_arrival_<group>`` (int64, null where the group is
                 absent; later commits have larger values).
-            filter: Condition on merged rows, over all columns of the table and these: a pyarrow expression, or tuples
+            filter: Condition on merged rows, over all these columns: a pyarrow expression, or tuples
                 as in `pyarrow.parquet.read_table` (`weft.storage.read.request.filter_input`).
-            require: Names of groups that must be present in a row: one group gives a left join, all an inner join.
-                Also names of references, whose row must exist.
+            require: Names of groups that must be present in a row: one group makes a left join, all groups make an
+                inner join. Also names of references whose row must exist.
             parallelism: Number of tasks that run at the same time; None for the number of cores. There are more tasks
-                if they would be larger than ``task_bytes``.
-            task_bytes: Stored bytes of the columns that a task decodes, at most; estimated from their number, so that
-                a task has at least this many bytes of files, and at most 8 times as many. By default 128 MiB. A larger
-                file group is divided into several tasks by key range.
+                if ``task_bytes`` requires it.
+            task_bytes: Largest number of stored bytes of the columns that a task decodes. It is estimated from the
+                number of columns, so a task has at least this many bytes of files, and at most 8 times as many. By
+                default 128 MiB. A larger file group is divided into several tasks by key range.
             read_optimized: Read the base files only, see `read_optimized`.
 
         Raises:
-            NotFound: The table has no such column or group.
+            NotFound: A column or group does not exist.
             InvalidInput: The filter is not a condition.
             SnapshotExpired: The snapshot has expired.
             CorruptData: The base file of a large file group is missing, or its footer is damaged.
@@ -283,41 +289,41 @@ class Snapshot(SnapshotFiles):
         columns: Sequence[str] | None = None,
         require: Sequence[str] | None = None,
     ) -> pa.Table:
-        """The rows of some keys, in no particular order. Only the file groups of these keys are read.
+        """Look up the rows of some keys, in no particular order. Reads only the file groups of these keys.
 
         Args:
-            keys: Key values; for a key of several columns tuples in the order of the key. Or a table or batch that has
+            keys: Key values; for a key of several columns, tuples in the order of the key. Or a table or batch with
                 the key columns. Keys without a row are left out.
             columns: Columns of the result, in this order; None for all.
             require: Names of groups that must be present in a row.
 
         Raises:
-            InvalidInput: A key is null, or not of the type of the key columns.
-            NotFound: The table has no such column or group.
+            InvalidInput: A key is null, or does not have the type of the key columns.
+            NotFound: A column or group does not exist.
         """
         schema = self.table_schema
-        wanted = locate_keys(schema, key_columns(schema, key_table(schema, keys)), self.state.levels)
-        return plan_read(self, self._references, ScanRequest(columns, None, require, keys=wanted)).to_arrow()
+        located_keys = locate_keys(schema, key_columns(schema, key_table(schema, keys)), self.state.levels)
+        return plan_read(self, self._references, ScanRequest(columns, None, require, keys=located_keys)).to_arrow()
 
     def explain(self, key: Any, *, history: bool = False) -> Explanation:
-        """Why the row of a key is as it is: per group every stored version, which one wins, and why others lose.
+        """Explain the values of a row: for each group all stored versions, which one wins, and why the others lose.
 
-        Reads the blocks of the key only. The rows of referenced tables are explained, too.
+        Reads only the blocks of the key. The rows of referenced tables are explained, too.
 
         Args:
             key: Value of the key column; a tuple in the order of the key, or a mapping, if it has several columns.
-            history: Explain all events of the key that the retained log has, also those that were merged already. It
-                begins with the merged row of the oldest retained state, if there is one.
+            history: Explain all events of the key in the retained log, also those that were merged already. The
+                history begins with the merged row of the oldest retained state, if there is one.
 
         Raises:
-            InvalidInput: The key is null, or not of the type of the key columns.
-            NotFound: The snapshot has nothing of the key, not even a delete.
+            InvalidInput: The key is null, or does not have the type of the key columns.
+            NotFound: The snapshot has no version of the key, not even a delete.
             SnapshotExpired: The snapshot has expired.
             CorruptData: A file is missing or damaged.
         """
-        found = explain_row(self, key, history=history)
-        whole = explain_references(found, self.table_schema, self._references, history=history)
-        return replace(whole, cut=str(self.cut))
+        explanation = explain_row(self, key, history=history)
+        with_references = explain_references(explanation, self.table_schema, self._references, history=history)
+        return replace(with_references, cut=str(self.cut))
 
     def to_reader(
         self,

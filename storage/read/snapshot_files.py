@@ -1,4 +1,4 @@
-"""The files of one snapshot: log files and file slices, computed once and cached."""
+"""The log files and file slices of one snapshot, computed once and cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SnapshotFiles:
     Attributes:
         table_log: The log of the table.
         state: The table state at the cut.
-        at: The cut of the snapshot, of the table alone.
+        at: The cut of the table alone.
     """
 
     def __init__(self, table_log: TableLog, state: TableState, at: Cut) -> None:
@@ -39,7 +39,7 @@ class SnapshotFiles:
 
     @property
     def table_columns(self) -> pa.Schema:
-        """The columns of the user in table order, of the table alone, with Arrow types and without metadata."""
+        """The columns of the table alone in table order, with Arrow types and without metadata."""
         return pa.schema([field.remove_metadata() for field in self.table_schema.arrow])
 
     @property
@@ -60,28 +60,32 @@ class SnapshotFiles:
         return self._slices is not None
 
     def groups_in(self, partitions: Collection[str]) -> set[FileGroup]:
-        """The file groups of some partitions (folders), those that have only logs among them."""
-        wanted = frozenset(partitions)
-        found = set(self.state.slices.in_partitions(wanted))
+        """The file groups of some partitions (folders), including those that have only logs."""
+        folders = frozenset(partitions)
+        groups = set(self.state.slices.in_partitions(folders))
         for live in self.files:
             index = live.index
-            places = [place for place, name in enumerate(index.partitions) if name in wanted]
-            if places:
+            positions = [position for position, name in enumerate(index.partitions) if name in folders]
+            if positions:
                 ranges = index.ranges.arrays
-                chosen = np.isin(ranges["partition"], places)
-                pairs = zip(ranges["partition"][chosen].tolist(), ranges["bucket"][chosen].tolist(), strict=True)
-                found.update(FileGroup(index.partitions[place], live.file.bits, bucket) for place, bucket in pairs)
-        return found
+                is_selected = np.isin(ranges["partition"], positions)
+                pairs = zip(
+                    ranges["partition"][is_selected].tolist(), ranges["bucket"][is_selected].tolist(), strict=True
+                )
+                groups.update(
+                    FileGroup(index.partitions[position], live.file.bits, bucket) for position, bucket in pairs
+                )
+        return groups
 
     @property
     def slices(self) -> FileSlices:
-        """Every file group that has rows, with its base, shadow and log ranges, in order of file group."""
+        """Slices of all file groups with rows: base, shadow and log ranges, in order of file group."""
         if self._slices is None:
             self._slices = plan_slices(self.state, self.files)
         return self._slices
 
     def slices_of(self, groups: Collection[FileGroup]) -> FileSlices:
-        """The slices of these file groups, in order of file group; does not plan the others."""
+        """The slices of these file groups, in order of file group; plans no others."""
         if self._slices is None:
             return plan_slices(self.state, self.files, only=groups)
-        return self._slices.chosen([number for number, group in enumerate(self._slices.groups) if group in groups])
+        return self._slices.select([number for number, group in enumerate(self._slices.groups) if group in groups])

@@ -2,8 +2,8 @@
 
 An object is written under a temporary name and synced before it gets its final name. An object is created by a hard
 link, which is exclusive and exposes only complete files (`open("x")` exposes empty files, and check-then-rename is a
-race). Then the folder is synced, which makes the name durable. A temporary name ends with the final one, so that
-cleaning knows which object an interrupted write was for.
+race). Then the folder is synced, which makes the name durable. A temporary name ends with the final name, so that
+cleaning can tell which object an interrupted write was for.
 """
 
 from __future__ import annotations
@@ -201,10 +201,10 @@ class LocalStore(ObjectStore):
             (self._root / path).unlink(missing_ok=True)
 
     def remove_empty_folders(self, folders: Iterable[str]) -> None:
-        """Remove folders of the table and those inside of them, as far as they have no files.
+        """Remove folders of the table, and the folders in them, if they contain no files.
 
         Args:
-            folders: Paths relative to the root, which is the empty path.
+            folders: Paths relative to the root; the empty path is the root itself.
         """
         for top in (self._root / folder for folder in folders):
             with normalise_errors(Path(".")):

@@ -32,10 +32,10 @@ class MemoryStore(ObjectStore):
 
     def folders(self) -> list[str] | None:
         """Names of the folders in this one, sorted; None if there is no object in it."""
-        here = f"{self._uri}/"
+        prefix = f"{self._uri}/"
         with _lock:
             paths = [f"{uri}/{path}" for uri, objects in _folders.items() for path in objects]
-        below = [path.removeprefix(here) for path in paths if path.startswith(here)]
+        below = [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
         return sorted({path.partition("/")[0] for path in below if "/" in path}) if below else None
 
     def put_if_absent(self, path: Path, data: bytes) -> bool:

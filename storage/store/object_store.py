@@ -2,8 +2,9 @@
 
 It has only what the protocol requires of a store (PROTOCOL.md, "Store operations"): create-if-absent that never
 overwrites, whole and ranged reads, writes of uniquely named files, listing, deletion. When a write returns, its bytes
-survive a crash of the machine (S7). If the outcome of an operation is unknown, it raises an exception; only
-`weft.storage.log.publish_entry` handles that case. STORES.md lists the stores, and how each was tested.
+survive a crash of the machine (PROTOCOL.md, S7). If the outcome of an operation is unknown, it raises an exception;
+only `weft.storage.log.publish_entry` handles that case. STORES.md lists the stores, and how each was
+tested.
 
     store/object_store.py   the protocol, its errors, `check_capability`
     store/open_store.py     `open_store`: from a location to a store
@@ -38,7 +39,7 @@ _HINTS: Final = {
     errno.ENOTDIR: "a part of the path is a file and not a folder",
 }
 _REFUSALS: Final = (PermissionError, NotADirectoryError, IsADirectoryError, FileNotFoundError)
-"""Failures for which waiting does not help: no permission, an invalid path, a bucket that does not exist."""
+"""Failures that waiting does not cure: no permission, an invalid path, a bucket that does not exist."""
 
 Ranges = Sequence[tuple[int, int]]
 """(offset, length) pairs in ascending order."""
@@ -66,7 +67,7 @@ class ObjectStore(Protocol):
     `put_if_absent`, `get`, `get_many` and `delete` raise an OSError (PermissionError if access is refused), because
     their callers distinguish refused access from a missing answer. All other methods raise StoreUnavailable.
 
-    Methods with a body are for stores that have nothing better: objects one after the other, no more than one open.
+    Methods with a body are defaults for stores without a faster way: they process one object after the other.
     """
 
     @property
@@ -86,16 +87,15 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, path: Path, data: pa.Buffer | bytes) -> None:
-        """Write an object whose name no other process uses, or replace one by what means the same (PROTOCOL.md, X4).
+        """Write an object whose name no other process uses, or replace one by an equivalent object (PROTOCOL.md, X4).
 
-        Reports of services are replaced, too; no rule depends on them.
-
-        A reader sees the old object or the new one, never a part.
+        Reports of services are replaced, too; no rule depends on them. A reader sees the old object or the new one,
+        never a part of one.
         """
         ...
 
     def open_output(self, path: Path) -> contextlib.AbstractContextManager[BinaryIO]:
-        """Write an object in parts, otherwise as `put`. It exists after the block, unless that raised."""
+        """Write an object in parts, otherwise as `put`. The object exists after the block, unless the block raises."""
         ...
 
     def get(self, path: Path) -> bytes | None:
@@ -110,17 +110,17 @@ class ObjectStore(Protocol):
         """Random access to an object of known size; ``ranges`` are the bytes that will be read, if known.
 
         Raises:
-            CorruptData: It is missing, or shorter; raised here or by a read beyond its end.
+            CorruptData: The object is missing or shorter. It is raised here or by a read beyond its end.
         """
         ...
 
     def read_ranges(self, requests: Sequence[ReadRequest]) -> list[list[pa.Buffer]]:
-        """Ranges of objects: per object one writable buffer per range, in that order.
+        """Read ranges of objects: for each object one writable buffer per range, in that order.
 
         Object stores read in parallel, up to a bound.
 
         Raises:
-            CorruptData: An object is missing, or shorter.
+            CorruptData: An object is missing or shorter.
         """
         return [_read(self, request) for request in requests]
 
@@ -132,7 +132,7 @@ class ObjectStore(Protocol):
         return []
 
     def list(self, folder: Path) -> list[tuple[str, int]]:
-        """(path relative to the folder, size in bytes) of every object below it; empty if there is no such folder."""
+        """(path relative to the folder, size in bytes) of every object below it; empty if the folder does not exist."""
         ...
 
     def delete(self, path: Path) -> None:
@@ -151,7 +151,7 @@ def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
 
     Args:
         store: The store.
-        new_id: Gives a name that no other process uses.
+        new_id: Returns a name that no other process uses.
 
     Raises:
         StoreRefused: The store overwrites, or refuses writes.
@@ -162,7 +162,7 @@ def check_capability(store: ObjectStore, new_id: Callable[[], str]) -> None:
             if _creates_exclusively(store, new_id()):
                 return
         except OSError as error:
-            # A cleaning may have taken the temporary file of the probe for that of a dead process: another try decides.
+            # A clean may have deleted the temporary file of the probe as a leftover of a dead process: try again.
             if last or not isinstance(error, FileNotFoundError):
                 raise _failure(error)(f"cannot write to {store.uri}: {error}", hint=_hint(error)) from error
     raise StoreRefused(
@@ -188,7 +188,7 @@ def normalise_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of a store into an error of weft, with a hint.
 
     Raises:
-        StoreRefused: Waiting does not help, for example if a permission is missing.
+        StoreRefused: Waiting does not help, for example because a permission is missing.
         StoreUnavailable: Any other OSError.
     """
     try:
@@ -227,7 +227,7 @@ def check_create_size(path: Path, data: bytes) -> None:
     """Refuse an object that some stores cannot create in one request.
 
     Raises:
-        InvalidInput: It is longer than `MAX_CREATE_BYTES`.
+        InvalidInput: The data is longer than `MAX_CREATE_BYTES`.
     """
     if len(data) > MAX_CREATE_BYTES:
         raise InvalidInput(
@@ -237,11 +237,11 @@ def check_create_size(path: Path, data: bytes) -> None:
 
 
 def list_by_folder(store: ObjectStore, parent: Path) -> dict[str, list[tuple[str, int]]]:
-    """List the objects in all folders of a parent at once: one page costs as much as listing one small folder.
+    """List the objects in all folders of a parent with one listing: a page costs as much as one small folder.
 
     Returns:
-        By the name of the folder, as `ObjectStore.list` of that folder: (path relative to the folder, size in bytes)
-        of every object below it. Objects of the parent itself are left out.
+        For each folder by name what `ObjectStore.list` of it returns: (path relative to the folder, size in bytes) of
+        every object below it. Objects directly in the parent are left out.
     """
     by_folder: dict[str, list[tuple[str, int]]] = {}
     for name, size in store.list(parent):
@@ -264,7 +264,7 @@ def _read(store: ObjectStore, request: ReadRequest) -> list[pa.Buffer]:
 
 
 def verify_tail(source: pa.NativeFile, file: FileRef) -> None:
-    """Check the footer of an open file; raises as `check_tail` does."""
+    """Check the footer of an open file; raises the errors of `check_tail`."""
     offset, length = tail_range(file)
     check_tail(source.read_at(length, offset), file)
 
@@ -286,17 +286,17 @@ def tail_range(file: FileRef) -> tuple[int, int]:
 
 def damaged(path: Path, part: str) -> CorruptData:
     """The error for bytes that do not match their checksum."""
-    return CorruptData(f"file {path} is damaged: {part} does not have its checksum", hint="restore it from a copy")
+    return CorruptData(f"file {path} is damaged: {part} does not match its checksum", hint="restore it from a copy")
 
 
 def missing(path: Path) -> MissingFile:
     """The error for an object that must exist and does not."""
     return MissingFile(
         f"file {path} is missing, but the log refers to it",
-        hint="restore it from a copy of the store; nothing was skipped, and no answer was given without it",
+        hint="restore it from a copy of the store; no rows were skipped, the read failed as a whole",
     )
 
 
 def wrong_size(path: Path, actual: int, size: int) -> CorruptData:
-    """The error for an object that was cut off, or replaced."""
+    """The error for an object whose size is wrong: it was truncated or replaced."""
     return CorruptData(f"file {path} has {actual} bytes, but the log says {size}", hint="restore it from a copy")

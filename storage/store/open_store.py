@@ -26,7 +26,7 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None) -> Lo
         InvalidInput: The URI is of an unknown kind of store, or the package of the store is not installed.
     """
     if not uri:
-        raise InvalidInput("the table's location is empty", hint="give a path or a URL such as s3://bucket/table")
+        raise InvalidInput("the table's location is empty", hint="use a path or a URL such as s3://bucket/table")
     parts = urlsplit(uri)
     if parts.scheme in {"", "file"} or len(parts.scheme) == 1:  # one letter is a Windows drive
         path = unquote(parts.path) if parts.scheme == "file" else uri
@@ -63,7 +63,7 @@ def open_beside(store: ObjectStore, location: str) -> ObjectStore:
 
 
 def list_folders(uri: str, storage_options: Mapping[str, Any] | None = None) -> list[str] | None:
-    """Names of the folders in a location, sorted; None if nothing is there. Does not look into these folders.
+    """Names of the folders in a location, sorted; None if the location is empty. Does not look into these folders.
 
     Args:
         uri: A path or URL, as in `open_store`.
@@ -77,7 +77,7 @@ def list_folders(uri: str, storage_options: Mapping[str, Any] | None = None) -> 
 
 
 def is_empty_prefix(uri: str, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Whether a location is in a bucket that exists, and nothing is there: an object store has no empty folders.
+    """Whether a location is an empty prefix of an existing bucket: object stores have no empty folders.
 
     False for a local folder. Arguments and errors are those of `list_folders`.
     """
@@ -90,7 +90,7 @@ def is_empty_prefix(uri: str, storage_options: Mapping[str, Any] | None = None) 
 def check_reachable(
     uri: str, storage_options: Mapping[str, Any] | None = None, *, within_seconds: float = REACH_SECONDS
 ) -> None:
-    """Check that a store answers within a time; the SDKs of stores would try for minutes.
+    """Check that a store answers within a time limit; the SDKs of stores would retry for minutes.
 
     Raises:
         InvalidInput: See `open_store`.

@@ -16,19 +16,20 @@ from weft.storage.store.local_store import LocalStore
 from weft.storage.store.memory_store import MemoryStore
 from weft.storage.store.object_store import ObjectStore, normalise_errors
 
-GRANULARITY_SECONDS: Final = 1.0  # object stores give times in whole seconds
+GRANULARITY_SECONDS: Final = 1.0  # times of object stores are in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
 class StoreProbe:
-    """The abilities of a store, as a probe has found them.
+    """The abilities of a store, as measured by a probe.
 
     Attributes:
-        exclusive: A second create of one name was refused, and changed nothing. Without it no table is safe.
-        listed: A listing has the new object.
-        deleted: The object was deleted. If not, it is still there: ``path``.
+        exclusive: Whether the store refused a second create of one name, and changed nothing. Otherwise no table is
+            safe.
+        listed: Whether a listing contains the new object.
+        deleted: Whether the object was deleted. If not, it still exists at ``path``.
         skew_seconds: By how much the clock of the store is ahead of this machine's, at least; 0.0 if they may agree.
-            None if the store gives no times.
+            None if the store has no times.
         path: The object that was created.
     """
 
@@ -46,7 +47,7 @@ def probe_store(store: ObjectStore) -> StoreProbe:
         store: The folder, for example of a table; it need not exist.
 
     Raises:
-        StoreRefused: The store refuses one of these.
+        StoreRefused: The store refuses one of these requests.
         StoreUnavailable: The store does not answer.
     """
     path = Path(f"{PROBES}/{uuid.uuid4().hex}")

@@ -1,4 +1,4 @@
-"""Reading parts of a remote object: those that were fetched ahead, and others on demand."""
+"""Reads parts of a remote object: from memory what was fetched ahead, everything else on demand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RemoteInput(io.RawIOBase):
         self._parts: list[tuple[int, bytes]] = []
 
     def keep(self, start: int, end: int, answer: Any) -> None:
-        """Store the answer of the store for a range; the answer may be an error."""
+        """Keep the answer of the store for a range; raises if the answer is an error."""
         self._parts.append((start, self._check(answer, start, end)))
 
     def part(self, start: int, end: int) -> bytes:
@@ -52,13 +52,13 @@ class RemoteInput(io.RawIOBase):
                 raise error
         except FileNotFoundError:
             return missing(self._path)
-        except OSError as known:
+        except OSError as os_error:
             # For a range after the end of the object stores return an error (416) or no bytes.
             with contextlib.suppress(StoreUnavailable):
                 actual_size = self._actual_size()
                 if actual_size != self._size:
                     return wrong_size(self._path, actual_size, self._size)
-            return no_answer(self._path, known)
+            return no_answer(self._path, os_error)
 
     def _actual_size(self) -> int:
         with normalise_errors(self._path), normalise_sdk_errors():
@@ -87,7 +87,7 @@ class RemoteInput(io.RawIOBase):
 
 
 def merge_ranges(ranges: Ranges) -> list[tuple[int, int]]:
-    """(start, end) of what to fetch for ranges in ascending order."""
+    """Merge ascending ranges with small gaps into the (start, end) spans to fetch."""
     spans: list[tuple[int, int]] = []
     for offset, length in ranges:
         end = offset + length

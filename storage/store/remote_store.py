@@ -35,8 +35,8 @@ from weft.storage.store.sdk_errors import http_status, normalise_sdk_errors
 
 MAX_PARALLEL_REQUESTS: Final = 64
 """Limit for each call and for the process, and the number of connections of the S3 client. A snapshot reads the ends of
-64 lanes in one round, a query 64 small log files."""
-MAX_PARALLEL_DELETES: Final = 16  # each in a thread, for stores without a bulk delete
+64 lanes in one round; a query reads 64 small log files."""
+MAX_PARALLEL_DELETES: Final = 16  # one thread per delete, for stores without a bulk delete
 _S3_DELETES: Final = 1_000  # maximum number of objects in one request
 
 _QUICK: Final = {"connect_timeout": 3, "read_timeout": 4, "retries": {"mode": "standard", "total_max_attempts": 2}}
@@ -74,8 +74,8 @@ _AZURE: Final = _Kind("azure")
 _KINDS: Final = {"s3": _S3, "s3a": _S3, "gs": _GCS, "gcs": _GCS, "az": _AZURE, "abfs": _AZURE, "abfss": _AZURE}
 
 
-_MISSING: Final = "_weft/is-anybody-there"
-"""Path of an object that no table has, requested by `check_reachable`."""
+_PROBE_NAME: Final = "_weft/is-anybody-there"
+"""Path of an object that does not exist in any table; `check_reachable` requests it."""
 _REACH_HINT: Final = "check the URL, the network, and the storage options, such as endpoint_url"
 
 _loops: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
@@ -99,7 +99,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class RemoteStore(ObjectStore):
-    """A prefix of a bucket or container. Uploads that were not completed are no files (STORES.md).
+    """A prefix of a bucket or container. Uploads that were not completed are not visible (STORES.md).
 
     Raises:
         InvalidInput: The URL's scheme is unknown, its package is not installed, or the options are invalid.
@@ -111,7 +111,7 @@ class RemoteStore(ObjectStore):
         if kind is None:
             raise InvalidInput(
                 f"cannot open {uri!r}: {scheme!r} is not a kind of store that creates objects exclusively",
-                hint="give a folder, or a URL that starts with s3://, gs:// or abfs://",
+                hint="use a folder, or a URL that starts with s3://, gs:// or abfs://",
             )
         self._uri, self._options, self._kind = uri, dict(options), kind
         try:
@@ -153,7 +153,7 @@ class RemoteStore(ObjectStore):
             with normalise_sdk_errors():
                 file_system, root = fsspec.url_to_fs(self._uri, **options)
                 file_system.retries = 1  # s3fs retries in addition to its SDK
-                probe_path = f"{root.rstrip('/')}/{_MISSING}"
+                probe_path = f"{root.rstrip('/')}/{_PROBE_NAME}"
                 sync(file_system.loop, file_system._cat_file, probe_path, timeout=within_seconds, **self._kind.whole)  # noqa: SLF001 - fsspec has no public way to bound a call
         except FileNotFoundError:
             return  # "not found" is an answer, so the store is reachable
@@ -200,7 +200,7 @@ class RemoteStore(ObjectStore):
                     self._fs.ls(self._root)
             except FileNotFoundError as error:
                 if self._kind is _S3:
-                    return http_status(error) is None  # else the answer is that there is no such bucket
+                    return http_status(error) is None  # otherwise the server answered that the bucket does not exist
                 return bool(self._fs.exists(self._root.partition("/")[0]))
         return True
 
@@ -245,7 +245,7 @@ class RemoteStore(ObjectStore):
             answers = self._fs.cat_ranges(
                 full, None, None, batch_size=MAX_PARALLEL_REQUESTS, on_error="return", **self._kind.whole
             )
-        return [_whole(answer) for answer in answers]
+        return [_unwrap(answer) for answer in answers]
 
     def open_input(self, path: Path, size: int, ranges: Ranges | None = None) -> pa.NativeFile:
         (source,) = self._inputs([ReadRequest(path, size, ranges or ())])
@@ -259,7 +259,7 @@ class RemoteStore(ObjectStore):
         ]
 
     def _inputs(self, requests: Sequence[ReadRequest]) -> list[RemoteInput]:
-        """The objects, with all wanted ranges fetched by one call."""
+        """The requested objects; one call fetches all requested ranges."""
         inputs = [RemoteInput(self._fs, self._full(item.path), item.path, item.size) for item in requests]
         spans = [
             (source, *span) for source, item in zip(inputs, requests, strict=True) for span in merge_ranges(item.ranges)
@@ -284,8 +284,8 @@ class RemoteStore(ObjectStore):
                     entries = self._fs.find(top, detail=True)
             except FileNotFoundError:
                 return []
-        # Left out: an object (on some servers a folder) with exactly this name, and names that end with a slash, which
-        # consoles and other tools create as placeholders for folders.
+        # This leaves out an object (on some servers a folder) with exactly this name, and names that end with a slash,
+        # which consoles and other tools create as placeholders for folders.
         prefix = f"{top.rstrip('/')}/"  # the folder of the store ends with a slash
         objects = ((n.removeprefix(prefix), o) for n, o in entries.items() if n.startswith(prefix) and n[-1] != "/")
         return sorted((name, int(info["size"])) for name, info in objects)
@@ -293,8 +293,8 @@ class RemoteStore(ObjectStore):
     def modified_at(self, path: Path) -> float:
         """Time when an object was written, by the clock of the store; in Unix seconds."""
         with normalise_sdk_errors():
-            modified: dt.datetime = self._fs.modified(self._full(path))
-        return modified.timestamp()
+            time: dt.datetime = self._fs.modified(self._full(path))
+        return time.timestamp()
 
     def delete(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError), normalise_sdk_errors():
@@ -330,8 +330,8 @@ class RemoteStore(ObjectStore):
         return f"{self._root}/{path}"
 
 
-def _whole(answer: Any) -> bytes | None:
-    """One answer of `cat_ranges`.
+def _unwrap(answer: Any) -> bytes | None:
+    """Unwrap one answer of `cat_ranges`: None if the object does not exist.
 
     Raises:
         OSError: The answer is an error other than "not found".
@@ -345,7 +345,7 @@ def _whole(answer: Any) -> bytes | None:
 
 
 def _discard(file: Any) -> None:
-    """Abort an upload; the object never existed. If that fails, the store drops the parts after some time."""
+    """Abort an upload; the object was never visible. If that fails, the store drops the parts after some time."""
     with contextlib.suppress(Exception):
         file.discard()
     # Otherwise the file would be uploaded when it is garbage-collected.

@@ -1,4 +1,4 @@
-"""The errors of the SDKs of S3, Google Cloud Storage and Azure, as OSErrors of the right type."""
+"""Turns errors of the SDKs of S3, Google Cloud Storage and Azure into OSErrors of the right type."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def names_metadata(statement: str) -> bool:
 
 
 def metadata_schema(schema: TableSchema) -> pa.Schema:
-    """The metadata columns of a table. A column of the user of such a name hides the metadata column."""
+    """The metadata columns of a table, without those whose name is already a column of the table."""
     fields = [column.field for column in state_columns(schema).values()]
     fields += [pa.field(f"{_COMMIT_TIME}{group.name}", pa.timestamp("us", tz="UTC")) for group in schema.groups]
     fields.append(pa.field(BUCKET, pa.int32(), nullable=False))

@@ -49,9 +49,9 @@ def _check_table(lake: Lake, names: Names, findings: Findings) -> None:
         hint = f"{error.hint}; " if error.hint else ""
         findings.problem(name, error.message, f"{hint}weft verify {uri} lists every problem", error.guide)
         return
-    missing = [referenced for referenced in snapshot.references if isinstance(referenced.found, TableError)]
+    missing = [referenced for referenced in snapshot.references if isinstance(referenced.snapshot_or_error, TableError)]
     for referenced in missing:
-        text = f"reference {referenced.reference.name!r}: {referenced.found}"
+        text = f"reference {referenced.reference.name!r}: {referenced.snapshot_or_error}"
         findings.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
     if not missing:
         findings.ok(name, f"{uri}: {counted(len(snapshot.schema), 'column')}, newest snapshot {snapshot.cut}")

@@ -248,7 +248,7 @@ class ChangeStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvai
         snapshot = self._open_table().snapshot(at, references=self._uses_references(), moment=moment)
         names = {*_columns(self._schema), *(self._options.require or ())}
         for referenced in snapshot.references:
-            if not names.isdisjoint({referenced.reference.name, *referenced.reference.shown}):
+            if not names.isdisjoint({referenced.reference.name, *referenced.reference.shown_names}):
                 _ = referenced.files  # raises the error of taking it; the cut would leave it out
         return snapshot
 

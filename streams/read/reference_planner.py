@@ -39,20 +39,22 @@ def joined_in_tasks(tables: Sequence[ReferencedTable], require: Sequence[str]) -
         require: The groups and references that rows must have. A view that requires a reference needs it for every
             query, whatever the columns, and leaves it to Spark.
     """
-    if any(table.reference.name in require or isinstance(table.found, TableError) for table in tables):
+    if any(table.reference.name in require or isinstance(table.snapshot_or_error, TableError) for table in tables):
         return False
     return sum(map(_stored_bytes, tables)) <= SMALL_BYTES
 
 
 def readable_columns(tables: Sequence[ReferencedTable]) -> list[pa.Field]:
     """The columns of the references whose tables can be read."""
-    return [field for table in tables if not isinstance(table.found, TableError) for field in table.fields()]
+    return [
+        field for table in tables if not isinstance(table.snapshot_or_error, TableError) for field in table.fields()
+    ]
 
 
 def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColumns:
     """What a view shows of a referenced table; ``require`` names the groups and references that rows must have."""
     reference = table.reference
-    columns = tuple(zip(reference.columns, reference.shown, strict=True))
+    columns = tuple(zip(reference.columns, reference.shown_names, strict=True))
     required = reference.name in require
     try:
         key = table.files.table_schema.key

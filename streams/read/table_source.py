@@ -112,7 +112,7 @@ def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
     """
     schema = snapshot.table_schema
     states = [column.field for column in state_columns(schema).values()]
-    others = {name for reference in schema.references for name in reference.shown}
+    others = {name for reference in schema.references for name in reference.shown_names}
     # A referenced table that is missing is an error only for its columns.
     columns = snapshot.schema if others.intersection(requested.names) else schema.arrow
     fields = {field.name: field for field in from_arrow_schema(pa.schema([*columns, *states]))}

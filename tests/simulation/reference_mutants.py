@@ -34,14 +34,14 @@ def takes_the_referenced_cut_first(right: Any) -> Any:
         known = self._table_log.refresh().schema.references if as_of is None else ()
         taken = {log: snapshot_at(log, None) for log in {self.log(each): None for each in known}}
         early = {each.name: taken[self.log(each)] for each in known}
-        take = self._take
+        take = self._take_referenced
 
         def early_if_known(found: Any, reference: Any, *args: Any, **named: Any) -> Any:
             if reference.name in early:
                 return ReferencedTable(reference, early[reference.name])
             return take(found, reference, *args, **named)
 
-        with mock.patch.object(self, "_take", early_if_known):
+        with mock.patch.object(self, "_take_referenced", early_if_known):
             return right(self, as_of, **named)
 
     return broken
@@ -181,14 +181,14 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         ReferencedTables, "snapshot", takes_the_referenced_cut_first, "references"
     ),
     "M11 two references to a table see two snapshots": Mutant(
-        ReferencedTables, "_take", takes_each_on_its_own, "references"
+        ReferencedTables, "_take_referenced", takes_each_on_its_own, "references"
     ),
-    "M11 a referenced table is looked at once": Mutant(ReferencedTables, "_take", looks_once, "references"),
+    "M11 a referenced table is looked at once": Mutant(ReferencedTables, "_take_referenced", looks_once, "references"),
     "S31 tables are not looked at again after all were read": Mutant(
         references, "_are_unchanged", as_if_they_were_unchanged, "together"
     ),
     "M11 the newest snapshot is taken for the one that a cut names": Mutant(
-        references, "_of_reference", always(None), "references"
+        references, "_referenced_as_of", always(None), "references"
     ),
     "M11 the newest snapshot is taken for one that has expired": Mutant(
         references, "snapshot_at", takes_the_newest_for_an_expired_one, "references"
@@ -197,7 +197,7 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         joined_scan, "plan_joined_scan", joins_on_bases, "references"
     ),
     "M11 kept rows are used for any later snapshot": Mutant(
-        bound_rows, "can_tell", always(True), "references", rare=True
+        bound_rows, "has_all_changed_keys", always(True), "references", rare=True
     ),
     "M11 rows of commits since the kept rows are left out": Mutant(
         bound_rows, "_changed_keys", overlooks_commits, "references"
@@ -219,6 +219,6 @@ REFERENCES: Final[Mapping[str, Mutant]] = {
         change_scan.Referring, "keys", always({}), "references"
     ),
     "S21 changes compare with the newest referenced rows": Mutant(
-        changes_plan, "_side", without_earlier_references, "references"
+        changes_plan, "_build_side", without_earlier_references, "references"
     ),
 }

@@ -439,7 +439,7 @@ def _fresh_process(look_up_rows: int) -> Iterator[None]:
     kept: KeptRows[KeyedRows] = KeptRows(MAX_BYTES)
     with (
         mock.patch.object(bound_rows, "MOST_SHARE", 1e9),
-        mock.patch.object(reference_rows, "KEPT", kept),
+        mock.patch.object(reference_rows, "KEPT_ROWS", kept),
         mock.patch.object(reference_rows, "LOOK_UP_ROWS", look_up_rows),
     ):
         yield

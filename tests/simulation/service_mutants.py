@@ -353,7 +353,7 @@ def overlooks_new_slices(whole: Any) -> Any:
 ORDER_AND_TIMES: Final = {
     "S21 a restore in between does not matter": Mutant(changes, "check_order", always(None), "changes"),
     "S21 file groups with new slices are taken for unchanged": Mutant(
-        changes, "_whole", overlooks_new_slices, "changes"
+        changes, "_whole_groups", overlooks_new_slices, "changes"
     ),
     "S22 stamps follow the clock": Mutant(Stamps, "next", lambda _: lambda self, clock: clock.now_ms()),
     "S22 no stamp is learnt from entries": Mutant(Stamps, "observe", always(None)),

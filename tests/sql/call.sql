@@ -39,7 +39,7 @@ CALL weft.system.erase('shop.orders_wide', 'SELECT 2 AS order_id', expire_snapsh
 SELECT * FROM weft.shop.orders_wide;
 --> 1 | NEW | 10 | NULL | NULL
 CALL weft.system.explain_row(table => 'shop.orders_wide', key => 3);
---! NotFound: the table has no row with key order_id=3
+--! NotFound: the table has neither a row nor a delete with key order_id=3
 
 CALL weft.system.clean(table => 'shop.orders_wide', retain => 'soon');
 --! InvalidInput: retain: 'soon' is not a duration

@@ -1,7 +1,7 @@
 """Collapse: the log events of one file group become one register (merge state) per key and column group.
 
 The input is ranges of log files in (arrival, position) order; the rows of a range are in the order of its file. All
-operations work on whole columns. Memory is proportional to the wanted columns of the logs of one file group.
+operations work on whole columns. Memory is proportional to the requested columns of the logs of one file group.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class LogRange:
     The rows of one file and file group are sorted by key; a range of events may hold several such parts.
 
     Attributes:
-        keys: One per row; those of events with repetitions, those of registers distinct within a file group.
-        groups: Ids of the column groups that the files have.
-        columns: Wanted columns by name. Those of events have ``names.OP`` and ordering columns where versions matter;
-            those of registers are as in a slice. The rows of a run of file groups have ``names.SLICE_ORDINAL``.
+        keys: One key per row; keys of events may repeat, keys of registers are distinct within a file group.
+        groups: Ids of the column groups of the files.
+        columns: Requested columns by name. Events have ``names.OP``, and ordering columns if versions matter;
+            registers have the columns of a slice. The rows of a run of file groups have ``names.SLICE_ORDINAL``.
         arrival: Arrival of each event's commit, ascending; None for registers.
     """
 
@@ -49,7 +49,7 @@ class LogRange:
         return pa.nulls(len(self), arrow_type) if column is None else column
 
     def among(self, only_keys: KeyVector | None) -> LogRange | None:
-        """The rows with one of these keys, which are sorted and distinct, or all for None; None if there are none."""
+        """The rows with one of these sorted distinct keys, or all rows for None; returns None without such rows."""
         if only_keys is None:
             return self
         _, is_match = keys.find(only_keys, self.keys)
@@ -62,7 +62,7 @@ class LogRange:
 def collapse_group(
     ranges: Sequence[LogRange], schema: TableSchema, group: Group, values: Sequence[str], mergers: Mergers
 ) -> Registers | None:
-    """Registers of one group, with these value columns and the ordering columns; None if no range touches it.
+    """Collapse events to registers of one group, with these value columns and ordering columns; None without events.
 
     Requires ``names.OP`` and the group's ordering columns in every range that has the group.
     """
@@ -101,7 +101,7 @@ def _concat(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _find_untouched(group: Group, columns: Mapping[str, pa.Array]) -> Mask | None:
-    """Mask of events without effect on the group: no ordering value, or a retraction in a mode without retractions."""
+    """Mask of events without effect on the group: without ordering values, or retractions that its mode ignores."""
     untouched = ordering.all_null([columns[name] for name in group.ordering]) if group.ordering else None
     if mode_of(group).retracts:
         return untouched
@@ -128,7 +128,7 @@ def _supplied_masks(ranges: Sequence[LogRange], schema: TableSchema, columns: Se
 
 @dataclass(frozen=True, slots=True)
 class KeyDirectory:
-    """Every key of the logs, once: the sorted key vector, and the key columns in the same order.
+    """The distinct keys of the logs: the sorted key vector, and the key columns in the same order.
 
     The columns of a run of file groups include ``names.SLICE_ORDINAL``.
     """
@@ -138,7 +138,7 @@ class KeyDirectory:
 
     @classmethod
     def of(cls, ranges: Sequence[LogRange], schema: TableSchema) -> KeyDirectory:
-        """The keys of ranges, all of which have the key columns, and the sort key if the schema has one."""
+        """Collect the keys of ranges; all ranges have the key columns, and the sort key if the schema has one."""
         hidden = [name for name in (names.KEY, names.SLICE_ORDINAL) if name in ranges[0].columns]
         order, sorted_keys = keys.in_order(keys.concat([log_range.keys for log_range in ranges]))
         starts = keys.run_starts(sorted_keys)

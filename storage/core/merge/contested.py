@@ -1,8 +1,9 @@
 """Decides from statistics which registers of the logs are newer than everything that was compacted.
 
-Most streams are nearly in order: most of what waits in the logs is newer than what is in base and shadow. A slice knows
-the largest first ordering value of each group. A register above it wins, whatever the slice has for its key. Only the
-others are *contested*, and compared with the older register. If a group has none, its older versions are not even read.
+Most streams are nearly in order: most events in the logs are newer than the versions in base and shadow. A slice
+records the largest first ordering value of each group. A register above it wins over any version of the slice. Only
+other registers are *contested*, and compared with the older register. If a group has none, its older versions are not
+read.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ Bounds = Mapping[int, pa.Scalar]
 
 
 def stored_bounds(schema: TableSchema, groups: Iterable[Group], slices: Sequence[SliceFile | None]) -> Bounds:
-    """The bounds of some slices, of those groups in which they decide anything.
+    """The bounds of slices for the groups in which they can decide.
 
-    These are groups where nothing older remains below a larger first ordering value
-    (`weft.storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, of which slices
-    have no statistics.
+    These are groups in which a register with a larger first ordering value replaces all older versions
+    (`weft.storage.core.modes.base.MergeMode.replaces`). Without ordering columns the arrival decides, and slices have
+    no statistics of it.
 
     Args:
         schema: The schema of the registers.
-        groups: The groups in question.
+        groups: The column groups to compute bounds for.
         slices: The slices; None for a file group that was never compacted.
     """
     bounds = {}
     for group in groups:
-        of_group = [item.ordering_max for item in slices if item is not None and group.id in item.groups]
-        if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in of_group):
+        maxima = [item.ordering_max for item in slices if item is not None and group.id in item.groups]
+        if mode_of(group).replaces and group.ordering and all(group.id in largest for largest in maxima):
             ordering_type = schema.column_by_name[group.ordering[0]].type
-            values = decode_scalars((largest[group.id] for largest in of_group), ordering_type)
+            values = decode_scalars((largest[group.id] for largest in maxima), ordering_type)
             valid = [value for value in values if value is not None]
             bounds[group.id] = pa.scalar(max(valid) if valid else None, ordering_type)
     return bounds
 
 
 def contested(group: Group, registers: Registers, bound: pa.Scalar) -> Mask:
-    """Which registers of the logs may be older than one below ``bound``. NULL is smaller than all values."""
+    """Mask of the registers of the logs that may be older than a version of the slices. NULL is the smallest value."""
     columns = registers.columns
     arrival, versions = columns[names.arrival(group.id)], columns[group.ordering[0]]
     if arrival.null_count:  # of deletes

@@ -1,8 +1,8 @@
-"""Changes: how the rows of one file group differ between two snapshots (PROTOCOL.md, S21 IncrementalComplete).
+"""Changes: compares the rows of one file group in two snapshots (PROTOCOL.md, S21 IncrementalComplete).
 
-Both sides are read under the schema of the later snapshot. A row is in the result if it is visible on one side only, or
+Both sides are read with the schema of the later snapshot. A row is in the result if it is visible on one side only, or
 if it is visible on both and a column group differs in presence or in a value. So events that lost, replayed commits,
-compactions and schema changes are not in the result, and several changes of a row are one.
+compactions and schema changes are not in the result, and several changes of a row become one.
 
 Values are compared as by SQL's ``IS NOT DISTINCT FROM``: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Lists, maps
 and structs are compared element by element, in stored order.
@@ -41,11 +41,11 @@ _Cells = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class ChangeShape:
-    """Which changes to compute, and the columns of the result.
+    """The changes to compute, and the columns of the result.
 
     Attributes:
         schema: The schema of the later snapshot.
-        columns: User columns of the result, in order, all key columns among them.
+        columns: User columns of the result, in order, including all key columns.
         before: Whether the result has the image of the row before the change.
         touched: Ids of the column groups that can differ in a row that is on both sides; None for all.
     """
@@ -57,7 +57,7 @@ class ChangeShape:
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, *, before: bool) -> ChangeShape:
-        """The shape for a list of columns. Key columns that are not in the list come first.
+        """Build the shape for a list of columns. Key columns that are not in the list come first.
 
         Args:
             schema: The schema of the later snapshot.
@@ -65,8 +65,8 @@ class ChangeShape:
             before: Whether the result has the image of the row before the change.
 
         Raises:
-            NotFound: The table has no such column.
-            InvalidInput: The result would have two columns of one name, or an image without columns.
+            NotFound: A column does not exist.
+            InvalidInput: The result would have two columns with one name, or an image without columns.
         """
         selected = tuple(schema.arrow.names) if columns is None else tuple(dict.fromkeys(columns))
         for name in selected:
@@ -76,8 +76,8 @@ class ChangeShape:
         clash = [name for name in shape.columns if name.lower() in reserved]
         if clash:
             raise InvalidInput(
-                f"column {clash[0]!r} of the table has the same name as a column that is added to changes",
-                hint="list the columns that you need, without this one",
+                f"column {clash[0]!r} of the table has the same name as a column that changes add",
+                hint="list the columns that you need without this one",
             )
         if before and not shape.values:
             raise InvalidInput(f"{BEFORE} would be empty: only key columns are listed", hint="list value columns, too")
@@ -90,7 +90,7 @@ class ChangeShape:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """The column groups whose changes count, in table order: those of ``columns``."""
+        """The column groups of ``columns``, whose changes count, in table order."""
         return tuple(group for group in self.schema.groups if any(name in group.columns for name in self.values))
 
     @cached_property
@@ -104,8 +104,10 @@ class ChangeShape:
         """The columns to read of the earlier rows: at least one of every group, so that its arrival is read."""
         if self.before:
             return self.columns
-        any_of = {group.name: next(name for name in group.columns if name in self.columns) for group in self.groups}
-        columns_read = {*self.schema.key, *self.compared, *any_of.values()}
+        column_of_group = {
+            group.name: next(name for name in group.columns if name in self.columns) for group in self.groups
+        }
+        columns_read = {*self.schema.key, *self.compared, *column_of_group.values()}
         return tuple(name for name in self.columns if name in columns_read)
 
     @cached_property
@@ -129,18 +131,18 @@ class ChangeShape:
         return keys.key_vector(sort_keys(self.schema, rows))
 
     def present(self, rows: Arrays) -> _Cells:
-        """Which groups are present in the rows."""
+        """Mask of the groups that are present in each row."""
         masks = [np.asarray(rows[names.arrival(group.id)].is_valid()) for group in self.groups]
         return np.stack(masks, axis=1) if masks else np.zeros((len(rows[self.schema.key[0]]), 0), np.bool_)
 
 
 def diff(shape: ChangeShape, before: Arrays, after: Iterable[Arrays]) -> Iterator[pa.RecordBatch]:
-    """The changes between two sets of rows.
+    """Compute the changes between two sets of rows.
 
     Args:
-        shape: Which changes, and the columns of the result.
-        before: The earlier rows: `ChangeShape.earlier`, and the arrivals of all groups. Every key at most once.
-        after: The later rows, with all columns of the shape, in any number of batches. Every key at most once.
+        shape: The changes to compute, and the columns of the result.
+        before: The earlier rows: `ChangeShape.earlier`, and the arrivals of all groups. Keys are distinct.
+        after: The later rows, with all columns of the shape, in any number of batches. Keys are distinct.
 
     Yields:
         Batches with the schema `ChangeShape.arrow`, in no particular order; none is empty.
@@ -167,10 +169,10 @@ def _upserts(shape: ChangeShape, before: Arrays, rows: Arrays, partner: Indices)
     paired = np.flatnonzero(partner >= 0)
     groups = shape.present(rows)
     if len(paired):
-        looked_at = {*shape.schema.key, *shape.compared, *(names.arrival(group.id) for group in shape.groups)}
-        old = {name: column for name, column in before.items() if name in looked_at}
-        new = {name: column for name, column in rows.items() if name in looked_at}
-        groups[paired] = _changed(shape, take_rows(old, partner[paired]), take_rows(new, paired))
+        columns_read = {*shape.schema.key, *shape.compared, *(names.arrival(group.id) for group in shape.groups)}
+        old = {name: column for name, column in before.items() if name in columns_read}
+        new = {name: column for name, column in rows.items() if name in columns_read}
+        groups[paired] = _find_changed_groups(shape, take_rows(old, partner[paired]), take_rows(new, paired))
     row_numbers = np.flatnonzero((partner < 0) | groups.any(axis=1))
     partner, groups, rows = partner[row_numbers], groups[row_numbers], take_rows(rows, row_numbers)
     image = None
@@ -192,8 +194,8 @@ def _deletes(shape: ChangeShape, rows: Arrays) -> pa.RecordBatch:
     return _batch(shape, columns, np.full(count, _DELETE), shape.present(rows), image)
 
 
-def _changed(shape: ChangeShape, old: Arrays, new: Arrays) -> _Cells:
-    """Which groups differ in rows that are on both sides."""
+def _find_changed_groups(shape: ChangeShape, old: Arrays, new: Arrays) -> _Cells:
+    """Mask of the groups that differ in rows that are on both sides."""
     result = shape.present(old) ^ shape.present(new)
     number_of = {group.id: number for number, group in enumerate(shape.groups)}
     for name in shape.compared:
@@ -218,31 +220,31 @@ def _image(shape: ChangeShape, rows: Arrays, missing: Mask) -> pa.Array:
 
 
 def differing(old: pa.Array, new: pa.Array) -> Mask:
-    """Row by row, whether two columns of one type differ; NULLs and NaNs are equal."""
-    one_null = np.asarray(old.is_valid()) ^ np.asarray(new.is_valid())
+    """Mask of the rows in which two columns of one type differ; NULLs and NaNs are equal."""
+    is_one_null = np.asarray(old.is_valid()) ^ np.asarray(new.is_valid())
     if pa.types.is_struct(old.type):
         # Fields of a NULL are NULL here.
         parts = [differing(left, right) for left, right in zip(old.flatten(), new.flatten(), strict=True)]
-        return np.logical_or.reduce([one_null, *parts])
+        return np.logical_or.reduce([is_one_null, *parts])
     if pa.types.is_map(old.type):
         entry = pa.struct([pa.field("key", old.type.key_type), pa.field("value", old.type.item_type)])
         return differing(old.cast(pa.list_(entry)), new.cast(pa.list_(entry)))
     if pa.types.is_list(old.type):
-        return one_null | _lists_differ(old, new)
+        return is_one_null | _lists_differ(old, new)
     unequal = pc.not_equal(old, new)
     if pa.types.is_floating(old.type):
         unequal = pc.and_not(unequal, pc.and_(pc.is_nan(old), pc.is_nan(new)))
-    return one_null | np.asarray(unequal.fill_null(False))
+    return is_one_null | np.asarray(unequal.fill_null(False))
 
 
 def _lists_differ(old: pa.Array, new: pa.Array) -> Mask:
-    """Whether lists differ in length or in an element; NULL counts as empty."""
+    """Mask of the lists that differ in length or in an element; NULL counts as empty."""
     lengths = list_lengths(old)
     result = lengths != list_lengths(new)
-    alike = np.flatnonzero(~result & (lengths > 0))
-    if len(alike):
-        places = pa.array(alike)
-        elements = differing(old.take(places).flatten(), new.take(places).flatten())
-        starts = np.concatenate([[0], np.cumsum(lengths[alike])[:-1]])
-        result[alike] = np.logical_or.reduceat(elements, starts)
+    same_length = np.flatnonzero(~result & (lengths > 0))
+    if len(same_length):
+        positions = pa.array(same_length)
+        elements = differing(old.take(positions).flatten(), new.take(positions).flatten())
+        starts = np.concatenate([[0], np.cumsum(lengths[same_length])[:-1]])
+        result[same_length] = np.logical_or.reduceat(elements, starts)
     return result

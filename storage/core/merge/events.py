@@ -1,8 +1,8 @@
-"""Input rows to events: every rule about what a batch may contain is checked here.
+"""Converts input rows to events, and checks every rule about the content of a batch.
 
-A batch is accepted as a whole or refused as a whole. Columns and types are checked first (`InvalidInput`), then rows
-(`Problem`, so that a caller can set bad rows aside). The result is an *event batch*: key columns, columns of column
-groups, and the operation as a number, with the stream's delete policy applied. MERGE.md, "Deletes" and "Input types".
+A batch is accepted or refused as a whole. Columns and types are checked first (`InvalidInput`), then rows (`Problem`,
+so that a caller can set bad rows aside). The result is an *event batch*: key columns, columns of column groups, and the
+operation as a number, with the stream's delete policy applied (MERGE.md, "Deletes" and "Input types").
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CALENDAR: Final[Mapping[pa.DataType, tuple[dt.date, dt.date]]] = {
 }
 """Times with a text form in SQL and in Python; statistics, partition folders and messages need one."""
 _UNITS: Final = {"milliseconds": (1_000, "timestamp_millis"), "microseconds": (1_000_000, "timestamp_micros")}
-"""Units in which a time may be given: how many of them a second has, and Spark's function for them."""
+"""Units in which a number may be a time: units per second, and Spark's function for them."""
 _LIKELY_SECONDS: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2100
 _LOW_58: Final = np.uint64(2**58 - 1)
 _INVERSE: Final = np.uint64(pow(15_625, -1, 2**58))
@@ -57,15 +57,15 @@ _CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why some rows of a batch are refused.
+    """A reason why some rows of a batch are refused.
 
     Attributes:
-        column: The column that is wrong.
+        column: The column with the problem.
         reason: What is wrong.
         hint: What to do.
         rows: Mask over the rows of the input batch.
         examples: A few of the rows, as text.
-        advises: Whether the hint is about just these rows; then dead letters have it, too.
+        advises: Whether the hint is about these rows in particular; then dead letters have it, too.
     """
 
     column: str
@@ -77,7 +77,7 @@ class Problem:
 
     @property
     def error(self) -> InvalidInput:
-        """The problem as the error that refuses the whole batch."""
+        """The error that refuses the whole batch."""
         count = int(self.rows.sum())
         examples = f", for example {'; '.join(self.examples)}" if self.examples else ""
         return InvalidInput(
@@ -91,9 +91,9 @@ class EventBatch:
 
     Attributes:
         rows: Key columns, columns of ``groups`` and `names.OP`, in input order.
-        groups: The column groups that the batch has.
-        ignored: Number of input rows that were dropped because they change nothing.
-        unordered: Those of them that are upserts without any ordering value; the others are ignored deletes.
+        groups: The column groups of the batch.
+        ignored: Number of input rows that were dropped because they have no effect.
+        unordered: Number of ignored rows that are upserts without any ordering value; the others are ignored deletes.
     """
 
     rows: pa.Table
@@ -103,7 +103,7 @@ class EventBatch:
 
 
 def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
-    """Events of a batch, all of whose rows must be good.
+    """Convert a batch whose rows must all be valid to events.
 
     Args:
         table: The input rows.
@@ -122,10 +122,10 @@ def prepare(table: pa.Table, schema: TableSchema, stream: Stream) -> EventBatch:
 
 
 def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[EventBatch, tuple[Problem, ...]]:
-    """Events of the good rows of a batch, and what is wrong with the others.
+    """Convert the valid rows of a batch to events; returns them and the problems of the other rows.
 
-    What Spark writes is prepared in this way. So a row is bad, too, if a time in any column is a number that was read
-    in another unit; `prepare` stores such a time, which a program may have meant.
+    Spark's writes use this function. It also refuses rows with a time that is a number in another unit; `prepare`
+    stores such times, because a program may have meant them.
 
     Args:
         table: The input rows.
@@ -133,12 +133,12 @@ def prepare_good(table: pa.Table, schema: TableSchema, stream: Stream) -> tuple[
         stream: The stream that writes them.
 
     Raises:
-        InvalidInput: The batch has a wrong column or type, so no row of it can be good.
+        InvalidInput: The batch has a wrong column or type, so none of its rows can be valid.
     """
     groups = present_groups(table.schema.names, schema, stream)
     columns = _cast(table, schema, stream, groups)
     codes, problems = _find_problems(table, columns, schema, stream, groups)
-    problems += _misread_times(columns, schema, groups)
+    problems += _find_misread_times(columns, schema, groups)
     if problems:
         good = ~np.logical_or.reduce([problem.rows for problem in problems])
         keep = pa.array(good)
@@ -152,7 +152,7 @@ def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Str
 
     Raises:
         InvalidInput: A column is unknown or belongs to another stream, a key column is missing, a group is incomplete,
-            or there is no group at all.
+            or the batch has no group.
     """
     allowed = schema.stream_columns(stream)
     for name in column_names:
@@ -172,7 +172,8 @@ def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Str
     for name in schema.key:
         if name not in column_names:
             raise InvalidInput(
-                f"key column {name!r} is missing", hint=f"give all key columns in every event: {', '.join(schema.key)}"
+                f"key column {name!r} is missing",
+                hint=f"include all key columns in every event: {', '.join(schema.key)}",
             )
     groups = []
     for group_name in stream.groups:
@@ -187,7 +188,7 @@ def present_groups(column_names: Sequence[str], schema: TableSchema, stream: Str
         if missing_names:
             raise InvalidInput(
                 f"group {group.name!r} is incomplete: column {', '.join(missing_names)} is missing",
-                hint=f"give all of {', '.join(required)}, or no column of the group",
+                hint=f"include all of {', '.join(required)}, or no column of the group",
             )
         groups.append(group)
     if not groups:
@@ -211,7 +212,7 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
             continue
         column = table.column(name)
         if name in counts:
-            # Any type can be counted: all that matters is which values are NULL.
+            # Any type can be counted, because only NULL or not NULL matters.
             column = pc.if_else(column.is_valid(), pa.scalar(1, pa.int8()), pa.scalar(None, pa.int8()))
         columns[name] = cast_column(name, column, schema.event_types[name])
     for group in groups:
@@ -225,7 +226,7 @@ def _cast(table: pa.Table, schema: TableSchema, stream: Stream, groups: tuple[Gr
 
 
 def _supplied_ids(supplied: pa.ChunkedArray, groups: Sequence[Group], schema: TableSchema) -> pa.Array:
-    """The ids of the columns whose NULL is a value, one list per row. Columns that the batch omits may be named too.
+    """Ids of the columns whose NULL is a value, one list per row. They may include columns that the batch omits.
 
     `_NO_COLUMN` stands for NULL, and for a name that is not a column of the batch's groups.
 
@@ -241,20 +242,24 @@ def _supplied_ids(supplied: pa.ChunkedArray, groups: Sequence[Group], schema: Ta
     return pa.ListArray.from_arrays(offsets, flat, type=schema.event_schema([names.SUPPLIED]).field(0).type)
 
 
-def _unknown_supplied(table: pa.Table, columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Iterator[Problem]:
-    """Rows whose `_supplied` names something that is not a column of the batch's groups."""
+def _find_unknown_supplied(
+    table: pa.Table, columns: Mapping[str, pa.Array], groups: tuple[Group, ...]
+) -> Iterator[Problem]:
+    """Find rows whose `_supplied` has a name that is not a column of the batch's groups."""
     unknown = supplied_mask(columns.get(names.SUPPLIED), _NO_COLUMN, len(table))
     if unknown.any():
-        known = [name for group in groups for name in group.columns]
-        listed = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
-        examples = tuple(repr(name) for names_given in listed.to_pylist() for name in names_given if name not in known)
+        group_columns = [name for group in groups for name in group.columns]
+        names_of_rows = table.column(SUPPLIED_COLUMN).filter(pa.array(unknown)).slice(0, MAX_EXAMPLES)
+        examples = tuple(
+            repr(name) for supplied in names_of_rows.to_pylist() for name in supplied if name not in group_columns
+        )
         reason = "a name that is not a column of a group in this batch"
-        hint = f"columns: {', '.join(known)}"
+        hint = f"columns: {', '.join(group_columns)}"
         yield Problem(SUPPLIED_COLUMN, reason, hint, unknown, examples[:MAX_EXAMPLES])
 
 
 def supplied_mask(ids: pa.Array | None, column_id: int, rows: int) -> Mask:
-    """Rows of a log file in which the NULL of one column is a value, given the file's `names.SUPPLIED`."""
+    """Mask of the rows of a log file in which the NULL of one column is a value; ``ids`` is its `names.SUPPLIED`."""
     mask = np.zeros(rows, np.bool_)
     if ids is not None:
         mask[list_rows(ids)[np.asarray(ids.flatten()) == column_id]] = True
@@ -265,7 +270,7 @@ def _find_problems(
     table: pa.Table, columns: Mapping[str, pa.Array], schema: TableSchema, stream: Stream, groups: tuple[Group, ...]
 ) -> tuple[np.ndarray, list[Problem]]:
     problems = [
-        _problem(columns, schema, name, "NULL in a key column", "every event names its key", columns[name].is_null())
+        _problem(columns, schema, name, "NULL in a key column", "set the key in every event", columns[name].is_null())
         for name in schema.key
         if columns[name].null_count
     ]
@@ -276,38 +281,40 @@ def _find_problems(
                 if pc.any(nan).as_py():
                     hint = "NaN cannot be ordered: send NULL, or a number"
                     problems.append(_problem(columns, schema, name, "NaN in an ordering column", hint, nan))
-    problems.extend(_unstorable(columns, schema, groups))
-    problems.extend(_unknown_supplied(table, columns, groups))
+    problems.extend(_find_unstorable(columns, schema, groups))
+    problems.extend(_find_unknown_supplied(table, columns, groups))
     codes, problem = _operations(table)
     if problem is not None:
         problems.append(problem)
     if stream.on_delete != "ignore":
-        problems.extend(_lost_deletes(columns, codes, schema, groups))
+        problems.extend(_find_lost_deletes(columns, codes, schema, groups))
     return codes, problems
 
 
-def _lost_deletes(
+def _find_lost_deletes(
     columns: Mapping[str, pa.Array], codes: np.ndarray, schema: TableSchema, groups: tuple[Group, ...]
 ) -> Iterator[Problem]:
-    """Deletes, and retractions, that would touch no group because they have no ordering value."""
+    """Find deletes and retractions that would have no effect because they have no ordering value."""
     retracting = tuple(group for group in groups if mode_of(group).retracts)
     for is_delete, touched in ((codes == Op.DELETE_GROUP, groups), (codes == Op.RETRACT, retracting)):
-        untouched = _touches_nothing(columns, touched) if touched and is_delete.any() else None
+        untouched = _find_untouched_rows(columns, touched) if touched and is_delete.any() else None
         if untouched is not None and (is_lost := untouched & is_delete).any():
             ordering_names = " and ".join(name for group in touched for name in group.ordering)
-            hint = "give the ordering value of the delete: it is newer than events with smaller values"
+            hint = "set the ordering value of the delete: it is newer than events with smaller values"
             reason = "NULL in every ordering column of a delete"
             yield _problem(columns, schema, ordering_names, reason, hint, is_lost)
 
 
-def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> Iterator[Problem]:
-    """Values that readers could not use: text that is not UTF-8, and times of keys and ordering values out of range."""
+def _find_unstorable(
+    columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]
+) -> Iterator[Problem]:
+    """Find values that readers cannot use: text that is not UTF-8; times of keys and ordering values out of range."""
     for name in (*schema.key, *(name for group in groups for name in group.ordering)):
         if (limits := _CALENDAR.get(columns[name].type)) is not None:
             low, high = (pa.scalar(limit, columns[name].type) for limit in limits)
             outside = pc.or_(pc.less(columns[name], low), pc.greater(columns[name], high)).fill_null(False)
             if pc.any(outside).as_py():
-                for reason, advice, rows in _kinds_of_time(columns[name], np.asarray(outside)):
+                for reason, advice, rows in _explain_times(columns[name], np.asarray(outside)):
                     hint = "keys and ordering values are in the years 1 to 9999: send NULL, or a time in this range"
                     yield replace(_problem(columns, schema, name, reason, advice or hint, rows), advises=bool(advice))
     for name, column in columns.items():
@@ -321,17 +328,17 @@ def _unstorable(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tu
                     yield _problem(columns, schema, name, "text that is not UTF-8", hint, broken)
 
 
-def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, Mask]]:
-    """What is wrong with times outside the calendar, what to do if that is known, and the rows.
+def _explain_times(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, Mask]]:
+    """Explain times outside the calendar: yields the problem, advice or "", and the mask of the rows.
 
-    A number may have been read in another unit.
+    A likely reason is a number in another unit.
     """
     reason = "a time outside the calendar"
     rest = outside.copy()
     if pa.types.is_timestamp(column.type):
         ticks = np.asarray(column.view(pa.int64()).fill_null(0)).view(np.uint64)
-        # A number that was multiplied by a million, as for seconds; that of microseconds has lost its upper bits. A
-        # product is divided exactly by multiplying with the inverse of the factor: of 15625, after 6 bits are removed.
+        # The number was multiplied by a million, as if it were seconds; a number of microseconds lost its upper bits.
+        # Multiplying with the inverse of the factor divides the product exactly: of 15625, after 6 bits are removed.
         numbers = (ticks >> np.uint64(6)) * _INVERSE & _LOW_58
         for unit, (factor, function) in _UNITS.items():
             low, high = (np.uint64(year * factor) for year in _LIKELY_SECONDS)
@@ -344,18 +351,24 @@ def _kinds_of_time(column: pa.Array, outside: Mask) -> Iterator[tuple[str, str, 
         yield reason, "", rest
 
 
-def _misread_times(columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]) -> list[Problem]:
-    """Numbers that were read as times in another unit. `_unstorable` has checked keys and ordering columns."""
-    skipped = {*schema.key, *(name for group in groups for name in group.ordering)}
+def _find_misread_times(
+    columns: Mapping[str, pa.Array], schema: TableSchema, groups: tuple[Group, ...]
+) -> list[Problem]:
+    """Find numbers that were read as times in another unit. `_find_unstorable` checks keys and ordering columns."""
+    checked_columns = {*schema.key, *(name for group in groups for name in group.ordering)}
     problems = []
     for name, column in columns.items():
-        if name not in skipped and pa.types.is_timestamp(column.type) and (limits := _CALENDAR.get(column.type)):
+        if (
+            name not in checked_columns
+            and pa.types.is_timestamp(column.type)
+            and (limits := _CALENDAR.get(column.type))
+        ):
             range_of = pc.min_max(column)
             low, high = (pa.scalar(limit, column.type) for limit in limits)
             ends = range_of["min"], range_of["max"]
             if ends[0].is_valid and (ends[0].value < low.value or ends[1].value > high.value):
                 outside = pc.or_(pc.less(column, low), pc.greater(column, high)).fill_null(False)
-                for reason, advice, rows in _kinds_of_time(column, np.asarray(outside)):
+                for reason, advice, rows in _explain_times(column, np.asarray(outside)):
                     if advice:
                         problem = _problem(columns, schema, name, reason, advice, rows)
                         problems.append(replace(problem, advises=True))
@@ -371,7 +384,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
-    """Operation code of every row, deletes as DELETE_GROUP, unknown words as `_UNKNOWN`; and the problem, if any."""
+    """Operation code of every row: deletes as DELETE_GROUP, unknown words as `_UNKNOWN`; and the problem or None."""
     if OP_COLUMN not in table.schema.names:
         return np.zeros(len(table), np.int8), None
     words = cast_column(OP_COLUMN, table.column(OP_COLUMN), pa.string()).dictionary_encode()
@@ -387,8 +400,8 @@ def _operations(table: pa.Table) -> tuple[np.ndarray, Problem | None]:
     return codes, Problem(OP_COLUMN, "not an operation", hint, unknown, examples)
 
 
-def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Mask | None:
-    """Mask of the rows that touch no group because they have no ordering value; None if every row touches one."""
+def _find_untouched_rows(columns: Mapping[str, pa.Array], groups: tuple[Group, ...]) -> Mask | None:
+    """Mask of the rows without effect on any group, as they have no ordering value; None if every row has an effect."""
     result: Mask | None = None
     for group in groups:
         if not group.ordering:
@@ -401,12 +414,12 @@ def _touches_nothing(columns: Mapping[str, pa.Array], groups: tuple[Group, ...])
 
 
 def count_unordered(table: pa.Table, schema: TableSchema, stream: Stream) -> dict[str, int]:
-    """Upserts of a batch whose values of a group are dropped because all ordering columns of the group are NULL.
+    """Count upserts whose values of a group are dropped because all ordering columns of the group are NULL.
 
     If the batch has several groups, an upsert counts only where it has a value in the group.
 
     Returns:
-        The number of upserts by the name of the group; groups without one are left out.
+        The number of upserts by the name of the group; groups without such upserts are left out.
 
     Raises:
         InvalidInput: The batch has a wrong column or type.
@@ -416,7 +429,7 @@ def count_unordered(table: pa.Table, schema: TableSchema, stream: Stream) -> dic
     upserts = _operations(table)[0] == Op.UPSERT
     counts = {}
     for group in groups:
-        lost = _touches_nothing(columns, (group,))
+        lost = _find_untouched_rows(columns, (group,))
         if lost is None:
             continue
         if len(groups) > 1:
@@ -439,7 +452,7 @@ def _events(
     if stream.on_delete == "row":
         codes = np.where(deletes, np.int8(Op.DELETE_ROW), codes)
     declined = int(is_dropped.sum())
-    untouched = _touches_nothing(columns, groups)
+    untouched = _find_untouched_rows(columns, groups)
     if untouched is not None:
         is_dropped |= untouched
     arrays = [*columns.values(), pa.array(codes, pa.int8())]
@@ -463,4 +476,4 @@ def _format_value(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
     except (ValueError, OverflowError):
-        return f"not a {value.type}"  # the row may be bad for this very reason
+        return f"not a {value.type}"  # this value may be the reason why the row is refused

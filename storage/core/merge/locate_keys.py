@@ -1,6 +1,6 @@
-"""Which file group a key lives in: there is exactly one (PROTOCOL.md, S15 KeySingleHome).
+"""Finds the file group of a key: each key has exactly one (PROTOCOL.md, S15 KeySingleHome).
 
-``rows`` are the key columns, and maybe others, with the types that the table has.
+``rows`` have the key columns, and possibly others, with the types of the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def buckets(schema: TableSchema, rows: Arrays, bits: int) -> Indices:
 
 
 def in_bucket(schema: TableSchema, rows: Arrays, group: FileGroup) -> npt.NDArray[np.bool_]:
-    """Which rows of a partition are in the bucket of a file group."""
+    """Mask of the rows of a partition that are in the bucket of a file group."""
     return buckets(schema, rows, group.bits) == group.bucket
 
 
@@ -72,13 +72,13 @@ def key_columns(schema: TableSchema, rows: pa.Table) -> dict[str, pa.Array]:
 
 
 def locate_keys(schema: TableSchema, rows: Arrays, levels: Collection[int]) -> dict[FileGroup, KeyVector]:
-    """The keys among ``rows`` by file group, sorted and distinct.
+    """Assign keys to file groups; the keys of each are sorted and distinct.
 
     Args:
         schema: The schema of the table.
         rows: The keys.
-        levels: The bits of the file groups. Each key is in one file group of each of them, at most one of which the
-            table has.
+        levels: The bits of the file groups. The result has each key in one file group per level; at most one of these
+            file groups exists in the table.
     """
     partitions, partition = partition_folders(schema, rows)
     vector = keys.key_vector(sort_keys(schema, rows))

@@ -1,6 +1,6 @@
-"""Merges the rows of file groups that become one: each comes as a stream in key order, and so does the result.
+"""Merges the rows of file groups that become one. The inputs and the result are streams in key order.
 
-No key is in two of the streams. Memory is for a batch of each of them, and for their hidden rows.
+No key is in two streams. Needs memory for one batch of each stream, and for their hidden rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.storage.core.schema.table_schema import TableSchema
 
 
 def merge_sorted(schema: TableSchema, streams: Sequence[Iterator[Stitched]]) -> Iterator[Stitched]:
-    """The rows of all streams in key order: visible ones, and hidden ones.
+    """Merge the visible and the hidden rows of all streams in key order.
 
     Args:
         schema: The schema of the table.
@@ -28,7 +28,7 @@ def merge_sorted(schema: TableSchema, streams: Sequence[Iterator[Stitched]]) -> 
         yield from streams[0]
         return
     open_streams = dict(enumerate(streams))
-    visible, hidden = _Waiting(schema), _Waiting(schema)
+    visible, hidden = _Buffer(schema), _Buffer(schema)
     while open_streams:
         number = visible.furthest_behind(open_streams)
         stitched = next(open_streams[number], None)
@@ -41,8 +41,8 @@ def merge_sorted(schema: TableSchema, streams: Sequence[Iterator[Stitched]]) -> 
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """Rows of one kind that later rows of another stream may precede.
+class _Buffer:
+    """Buffered rows, visible or hidden, that later rows of another stream may precede.
 
     Attributes:
         schema: The schema of the table.
@@ -55,14 +55,14 @@ class _Waiting:
     last: dict[int, KeyVector] = field(default_factory=dict)
 
     def add(self, number: int, rows: Arrays) -> None:
-        """Add the next rows of a stream; a dict without columns has none."""
+        """Add the next rows of a stream; a dict without columns means no rows."""
         if not rows or not len(rows[self.schema.sort_column]):
             return
         self.last[number] = keys.key_vector(rows[self.schema.sort_column])[-1:]
         self.rows[number] = join_rows([self.rows[number], rows]) if number in self.rows else rows
 
     def furthest_behind(self, streams: dict[int, Iterator[Stitched]]) -> int:
-        """The stream with the smallest last key, or one without any."""
+        """The stream with the smallest last key, or a stream without rows so far."""
         numbers = list(streams)
         for number in numbers:
             if number not in self.last:

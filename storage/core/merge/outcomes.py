@@ -1,8 +1,8 @@
-"""Which stored version of one key wins in a column group, and why each of the others loses.
+"""Decides which stored version of one key wins in a column group, and why each other version loses.
 
-The rules are those of the merge modes, and the modes are asked: the values of every version are replaced by its number,
-the mode merges the versions, and the numbers in the result say who won. Only the reasons are stated here, in words of
-their own; property tests compare them with an independent oracle.
+The merge modes decide: the values of every version are replaced by its number, the mode merges the versions, and the
+numbers in the result name the winners. Only the reasons are determined here; property tests compare them with an
+independent oracle.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from weft.storage.core.model import Column, Group, Op
 from weft.storage.core.modes import GroupEvents, MergeMode, find_mode, mode_of
 
 _NUMBER: Final = f"{names.HIDDEN_PREFIX}number"
-"""A value column, added for the question, that every upsert supplies."""
+"""An additional value column, which every upsert supplies, to find the winner."""
 _DELETES: Final = frozenset({Op.DELETE_GROUP, Op.DELETE_ROW})
 
 
 class Result(StrEnum):
-    """Result of a version: it wins its group or a column of it, it is one of many that count, or it loses."""
+    """Result of a version: it wins its group or a column of it, it counts together with others, or it loses."""
 
     WINS = "wins"
     COUNTS = "counts"
@@ -33,16 +33,16 @@ class Result(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why.
+    """The reason of a result.
 
-    NEWEST: it has the largest version, of the group or among those that supply the column.
+    NEWEST: it has the largest version, of the group or among the versions that supply the column.
     MERGED: the group is computed from all of its events.
     OLDER: its ordering value is smaller; in a group without ordering columns, it was committed earlier.
     TIE: its ordering value is equal, and it was committed earlier, or is earlier in the same commit.
-    TOMBSTONE: a newer delete.
+    TOMBSTONE: a newer delete removes it.
     HIDDEN: it would win, but a delete of the row in another group hides the row.
     NO_ORDERING: all of its ordering values are NULL, so it does not touch the group.
-    UPDATE_BEFORE: an update-before row, which means something in aggregate groups only.
+    UPDATE_BEFORE: an update-before row, which only has an effect in aggregate groups.
     """
 
     NEWEST = "newest"
@@ -63,7 +63,7 @@ class Version:
         arrival: Arrival of its commit; 0 for a merged result without an upsert.
         op: The operation; None for a merged result of several events.
         ordering: The value of each ordering column.
-        supplied: The value columns for which it has a value: NULLs do not count, unless they were sent on purpose.
+        supplied: The value columns for which it has a value. A NULL counts only if it was sent explicitly.
     """
 
     arrival: int
@@ -77,9 +77,9 @@ class Outcome:
     """The result of one version, and its reason.
 
     Attributes:
-        result: Whether it wins.
-        reason: Why.
-        columns: The columns of the row whose values come from it.
+        result: Whether the version wins.
+        reason: The reason.
+        columns: The columns of the row whose values come from the version.
     """
 
     result: Result
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def decide(group: Group, columns: Mapping[str, Column], versions: Sequence[Version]) -> list[Outcome]:
-    """The outcome of every version of one key in one group, in the given order.
+    """Decide the outcome of every version of one key in one group, in the order of ``versions``.
 
     Args:
         group: The column group.
@@ -114,7 +114,7 @@ def decide(group: Group, columns: Mapping[str, Column], versions: Sequence[Versi
 
 
 def hide(versions: Sequence[Version], outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes in a row that a delete hides: nothing but deletes wins."""
+    """The outcomes in a row that a delete hides: only deletes win."""
     return [
         outcome
         if outcome.result == Result.LOSES or (version.op in _DELETES and outcome.result == Result.WINS)
@@ -144,15 +144,15 @@ class _Contest:
         return outcomes | {winner: Outcome(Result.WINS, Reason.NEWEST, () if deletes else self.group.columns)}
 
     def by_column(self, mode: MergeMode) -> dict[int, Outcome]:
-        """Every value column has a winner, among the upserts that are newer than the newest delete."""
+        """The outcomes if every value column has its own winner among the upserts after the newest delete."""
         numbered_group = replace(self.group, columns=(*self.group.columns, _NUMBER))
-        winners = self._ask(mode, numbered_group, self.numbers)
+        winners = self._find_winners(mode, numbered_group, self.numbers)
         top = winners.pop(_NUMBER)
         deletes = [number for number in self.numbers if self.versions[number].op in _DELETES]
         floor = self._newest(deletes) if deletes else None
         outcomes = {number: Outcome(Result.LOSES, Reason.TOMBSTONE) for number in self.numbers}
         if top is None:
-            assert floor is not None, "a group without an upsert that shows has a delete"
+            assert floor is not None, "a group without a visible upsert has a delete"
             return outcomes | {floor: Outcome(Result.WINS, Reason.NEWEST)}
         rank = self._ranks()
         for number in self.numbers:
@@ -176,14 +176,14 @@ class _Contest:
         latest = find_mode("latest")
         assert latest is not None, "the default mode"
         group = replace(self.group, columns=(*self.group.ordering, _NUMBER), merge="latest", functions=(), state=())
-        newest = self._ask(latest, group, numbers, as_upserts=True)[_NUMBER]
+        newest = self._find_winners(latest, group, numbers, as_upserts=True)[_NUMBER]
         assert newest is not None, "some upsert wins"
         return newest
 
-    def _ask(
+    def _find_winners(
         self, mode: MergeMode, group: Group, numbers: Sequence[int], *, as_upserts: bool = False
     ) -> dict[str, int | None]:
-        """Number of the version whose value a mode shows, by value column of ``group``; None if it shows none."""
+        """Number of the version whose value a mode shows, by value column of ``group``; None if the column is NULL."""
         versions = [self.versions[number] for number in numbers]
         columns = dict(self.columns) | {name: Column(0, name, pa.int64()) for name in group.values}
         values = {
@@ -211,7 +211,7 @@ class _Contest:
         ]
 
     def _ranks(self) -> dict[int, float | None]:
-        """Numbers that compare like the ordering values; None for all if the group has no ordering columns."""
+        """Numbers that compare like the ordering values; all None if the group has no ordering columns."""
         if not self.group.ordering:
             return dict.fromkeys(self.numbers)
         ranks = ordering.ranks(self._ordering([self.versions[number] for number in self.numbers]))
@@ -219,5 +219,5 @@ class _Contest:
 
 
 def _older_or_tie(rank: float | None, beaten_by: Sequence[float | None]) -> Reason:
-    """Why a version with this rank lost to those."""
+    """Why a version with this rank loses to versions with the ranks ``beaten_by``."""
     return Reason.TIE if rank is not None and rank in beaten_by else Reason.OLDER

@@ -1,11 +1,11 @@
-"""Registers (merge state) in files: the rows of a fold, and registers merged with registers.
+"""Registers (merge state) in files: the rows of a fold, and merging registers with registers.
 
-A fold holds events that were merged with each other, but not with the slice below them: one row per key, and in every
-column group one register or none. The columns are those of a slice. Values are those of the register; they are NULL
-where the group is absent or has no register, and defaults are not filled in. A group has a register in a row exactly if
-one of its hidden columns is not NULL: an event that leaves all of them NULL (a retraction of nothing, a merger that
-keeps nothing) means nothing to any mode. Registers merge associatively and commutatively (PROTOCOL.md, S13), so it does
-not matter which events a fold holds, as long as it holds each of them once (PROTOCOL.md, S11 ExactlyOnceFold).
+A fold holds events that were merged with each other, but not with the slice below them: one row per key, with at most
+one register per column group. The columns are those of a slice. Values are those of the register; they are NULL where
+the group is absent or has no register, and defaults are not filled in. A group has a register in a row exactly if one
+of its hidden columns is not NULL: an event that leaves all of them NULL (a retraction of nothing, a merger that keeps
+nothing) has no effect in any mode. Registers merge associatively and commutatively (PROTOCOL.md, S13), so any set of
+events can be in a fold, as long as each event is in one fold only (PROTOCOL.md, S11 ExactlyOnceFold).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def group_registers(
         ranges: At least one, in the order of the file.
         schema: The schema of the snapshot.
         group: The column group.
-        column_names: Names of slice columns; the result has those of the group.
+        column_names: Names of slice columns; the result has the columns of the group among them.
     """
     if group.id not in ranges[0].groups:
         return None
@@ -60,7 +60,7 @@ def _some_valid(columns: Sequence[pa.Array]) -> Mask:
 
 
 def merge_registers(schema: TableSchema, group: Group, parts: Sequence[Registers], mergers: Mergers) -> Registers:
-    """Merge registers of one column group to one register per key.
+    """Merge registers of one column group into one register per key.
 
     Args:
         schema: The schema of the snapshot.
@@ -84,10 +84,10 @@ def _merge_two(schema: TableSchema, group: Group, mode: MergeMode, old: Register
     return Registers(vector, {name: scatter(column, rows[changed], merged[name]) for name, column in frame.items()})
 
 
-def _positions(vector: KeyVector, of: KeyVector) -> Indices:
-    """Position in ``of`` of every key of ``vector``, or -1. ``of`` has a subset of the keys."""
+def _positions(vector: KeyVector, subset: KeyVector) -> Indices:
+    """Position in ``subset`` of every key of ``vector``, or -1 for keys that are not in it."""
     positions = np.full(len(vector), -1, np.int64)
-    positions[keys.lower_bound(vector, of)] = np.arange(len(of))
+    positions[keys.lower_bound(vector, subset)] = np.arange(len(subset))
     return positions
 
 
@@ -96,9 +96,9 @@ class RegisterRows:
     """Rows of one file group for a register-form file, in key order.
 
     Attributes:
-        columns: As in a slice: key columns, and those of the requested groups.
-        deletes: Rows in which some register is a delete, has a delete floor, or is absent for another reason. A reader
-            must decide whether such a row is visible.
+        columns: As in a slice: key columns, and columns of the requested groups.
+        deletes: Mask of the rows with a register that is a delete, has a delete floor, or is absent for another
+            reason. A reader must decide whether such a row is visible.
     """
 
     columns: Mapping[str, pa.Array]

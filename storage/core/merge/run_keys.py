@@ -1,11 +1,11 @@
 """Keys of several file groups as one sortable vector: by file group first, then by key.
 
-Base files, shadow files and log blocks hold one file group after the other, each sorted by key. In this order the rows
-of a run of neighbouring file groups are sorted as they are stored, and are merged as if they belonged to one file
-group.
+Base files, shadow files and log blocks hold one file group after the other, and each is sorted by key. So in this order
+the stored rows of a run of neighbouring file groups are sorted, and are merged as if they belonged to one file group.
 
-Integer keys give integers: the number of the file group in the high bits, and a number for the key in the low bits. The
-vector is exact for the keys that it was made for, which are those of the logs; for other keys only the order matters.
+Integer keys become integers: the number of the file group in the high bits, and a number for the key in the low bits.
+The vector is exact for the keys that it was built for, which are those of the logs; for other keys only the order
+matters.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _ORDINAL_TYPE: Final = np.dtype(">u4")  # in front of a binary key, in the order
 
 @dataclass(frozen=True, slots=True)
 class RunKeys:
-    """How the keys of a run of file groups become one sortable vector.
+    """Maps the keys of a run of file groups to one sortable vector.
 
     Attributes:
         bits: Low bits that hold the number of a key; the ordinal of the file group is above. 0 for binary keys.
-        least, largest: A key's number is its distance from ``least``; keys outside of the range count as its ends.
-        distinct: Set if the keys are too far apart for that: the sorted keys, and a key's number is a position among
+        least, largest: The number of a key is its distance from ``least``; keys outside of the range get the numbers
+            of its ends.
+        distinct: The sorted keys, if they are too far apart for that; the number of a key is then its position among
             them.
     """
 
@@ -45,7 +46,7 @@ class RunKeys:
 
     @classmethod
     def of(cls, vectors: Sequence[KeyVector], slice_ordinals: int) -> RunKeys:
-        """Make the common order of the keys of a run of file groups.
+        """Build the mapping for the keys of a run of file groups.
 
         Args:
             vectors: All keys for which the result must be exact; at least one.
@@ -53,7 +54,7 @@ class RunKeys:
         """
         if not isinstance(vectors[0], np.ndarray):
             return cls()
-        # One more on either side stands for all keys outside.
+        # One number more on either side stands for all keys outside.
         least = max(min(int(vector.min()) for vector in vectors) - 1, int(_INT64.min))
         largest = min(max(int(vector.max()) for vector in vectors) + 1, int(_INT64.max))
         bits = (largest - least).bit_length()
@@ -63,7 +64,7 @@ class RunKeys:
         return cls((2 * len(distinct)).bit_length(), distinct=distinct)
 
     def vector(self, natural: KeyVector, slice_ordinal: Indices) -> KeyVector:
-        """The sortable vector of rows.
+        """Map the keys of rows to the sortable vector.
 
         Args:
             natural: The keys of the rows.
@@ -71,8 +72,7 @@ class RunKeys:
 
         Returns:
             One element per row, sorted if the rows are sorted by file group, then by key. An element equals that of a
-            key that this was made for only if both key and file group are equal. Elements of other keys may be equal to
-            one another.
+            key of ``of`` only if both key and file group are equal. Elements of other keys may equal each other.
         """
         if not isinstance(natural, np.ndarray):
             prefix = pa.FixedSizeBinaryArray.from_buffers(

@@ -11,7 +11,7 @@ memory is proportional to the logs and the shadow of the stitched file groups, p
 
 Several small file groups are stitched as one: `weft.storage.core.merge.run_keys` gives their rows a common order.
 
-There are two ways to run it. *Exact* reads the state of every column group, and decides for every row that the logs
+A stitch is *exact* or *plain*. *Exact* reads the state of every column group, and decides for every row that the logs
 change whether it is visible (`weft.storage.core.merge.visibility`). Compactions need it, and reads whose logs have
 deletes, whose slices have a shadow, or whose merge modes may hide an upsert. *Plain* is for logs without deletes: every
 base row stays visible and every new key becomes visible, so only the requested column groups are read.
@@ -59,7 +59,8 @@ class LogState:
     Attributes:
         directory: All keys of the logs.
         registers: By column group id, the registers of the groups that are read.
-        run_keys: Maps the keys of a run to one sortable vector, and all keys here are mapped; None for one file group.
+        run_keys: Mapping of the keys of a run to one sortable vector, which all keys here have; None for one file
+            group.
     """
 
     directory: KeyDirectory
@@ -75,12 +76,12 @@ class LogState:
 
     @property
     def slice_ordinals(self) -> list[int]:
-        """The file groups of the run that have keys, by their ordinals; of a single file group [0]."""
+        """Ordinals of the file groups of the run that have keys; [0] for a single file group."""
         ordinals = self.directory.columns.get(names.SLICE_ORDINAL)
         return [0] if ordinals is None else sorted(ordinals.unique().to_pylist())
 
     def lookup_in(self, vector: KeyVector) -> KeyLookup:
-        """Finds the keys of the logs, and those of each group's registers, among the keys of rows."""
+        """Build a lookup of the keys of the logs, and of each group's registers, among the keys of rows."""
         return KeyLookup.of(vector, len(self.directory.keys) + sum(len(group) for group in self.registers.values()))
 
 
@@ -92,13 +93,15 @@ class Stitch:
         schema: The schema of the snapshot.
         columns: Columns of base batches, shadow and result, named as in a slice.
         groups: Column groups whose state is among ``columns``; all of them if ``exact``.
-        exact: Whether visibility is decided; without it the stitch is *plain* (see above).
-        ordered: Return rows in key order, and all rows of the shadow; those of a run in order of file group, then of
-            key, with the column ``names.SLICE_ORDINAL``. Else new rows follow the batch in whose key range they are.
-        result: Columns whose values are merged in the result; the others keep old values. All columns if ``ordered``.
+        exact: Whether visibility is decided; otherwise the stitch is *plain* (see above).
+        ordered: Whether to return rows in key order, and all rows of the shadow; rows of a run in order of file group,
+            then of key, with the column ``names.SLICE_ORDINAL``. Otherwise new rows follow the batch of their key
+            range.
+        result: Columns whose values are merged in the result; other columns keep old values. All columns if
+            ``ordered``.
         mergers: Custom mergers of the groups.
-        bounds: Those of the slices of base and shadow, or none. If no register of a group is contested, what its mode
-            reads need not be among ``columns``.
+        bounds: Bounds of the slices of base and shadow; may be empty. If no register of a group is contested, the
+            columns that its mode reads need not be among ``columns``.
     """
 
     schema: TableSchema
@@ -111,13 +114,13 @@ class Stitch:
     bounds: Bounds = field(default_factory=dict)
 
     def run(self, base: Iterable[Arrays], shadow: Arrays | None, logs: LogState | None) -> Iterator[Stitched]:
-        """Merge, one item per base batch and one for the keys after the last batch.
+        """Merge; yields one item per base batch and one for the keys after the last batch.
 
         Args:
-            base: Batches of ``columns`` in key order; for a run with logs, with the column ``names.SLICE_ORDINAL`` too.
-                Of an ordered run one batch: run keys do not tell which hidden rows are between two batches.
+            base: Batches of ``columns`` in key order; for a run with logs also the column ``names.SLICE_ORDINAL``. An
+                ordered run has one batch, because run keys do not show which hidden rows are between two batches.
             shadow: The same columns of the whole shadow; None without a shadow.
-            logs: None without logs.
+            logs: The collapsed logs; None without logs.
         """
         if logs is None:
             # All base rows are visible and no shadow row is, so nothing has to be decided or sorted.
@@ -163,7 +166,7 @@ class Stitch:
     def _extra(
         self, base: KeyLookup | None, shadow: Arrays | None, logs: LogState
     ) -> tuple[dict[str, pa.Array], KeyVector] | None:
-        """Rows of keys that are not in the base, and their keys; the rows are from the shadow, or blank."""
+        """Rows of keys that are not in the base, from the shadow or blank, and their keys."""
         new_keys = logs.directory.keys
         key_columns: Arrays = logs.directory.columns
         if base is not None:
@@ -231,11 +234,15 @@ class Stitch:
             old = take_rows({name: frame[name] for name in reads}, position)
             return mode.merge(group, columns, new.keys, old, new.columns)
         wins = np.ones(len(new), np.bool_)
-        compared = np.flatnonzero(contested(group, new, bound))
-        if len(compared):
-            old = take_rows({name: frame[name] for name in reads}, position[compared])
-            some = _take_registers(Registers(new.keys, {name: new.columns[name] for name in reads}), compared)
-            wins[compared], _ = mode.merge(group, columns, some.keys, old, some.columns)
+        contested_rows = np.flatnonzero(contested(group, new, bound))
+        if len(contested_rows):
+            old = take_rows({name: frame[name] for name in reads}, position[contested_rows])
+            contested_registers = _take_registers(
+                Registers(new.keys, {name: new.columns[name] for name in reads}), contested_rows
+            )
+            wins[contested_rows], _ = mode.merge(
+                group, columns, contested_registers.keys, old, contested_registers.columns
+            )
         values = {
             name: new.columns[name] for name in new.columns if name in self.result or name == names.arrival(group.id)
         }
@@ -272,7 +279,7 @@ def _slice(columns: Arrays | None, start: int, stop: int) -> Arrays | None:
 
 
 def _log_slice(logs: LogState | None, start: int, stop: int) -> LogState | None:
-    """The part of the logs with keys ``start`` to ``stop`` of the directory."""
+    """The part of the logs with the keys ``start`` to ``stop`` of the directory."""
     if logs is None or start == stop:
         return None
     vector = keys.take(logs.directory.keys, slice(start, stop))
@@ -294,7 +301,7 @@ def needed_columns(
     """Slice columns to read for some value columns and the state of some groups.
 
     Returns:
-        Names in slice order; key columns and the sort column are always among them.
+        Names in slice order, including the key columns and the sort column.
     """
     column_names = {*values, *schema.key, schema.sort_column}
     for group in groups:

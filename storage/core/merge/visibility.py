@@ -13,10 +13,10 @@ from weft.storage.core.schema.table_schema import TableSchema
 
 
 def visible_rows(rows: Arrays, schema: TableSchema) -> Mask:
-    """Which of n merged rows are visible.
+    """Mask of the merged rows that are visible.
 
     Args:
-        rows: Slice columns, n rows: the sort column, and of every group its arrival and the kind of its floor.
+        rows: Slice columns, n rows: the sort column, and the arrival and the kind of the floor of every group.
         schema: The schema of the columns.
 
     Returns:

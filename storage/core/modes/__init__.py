@@ -1,6 +1,6 @@
-"""Merge modes: how the events of one key in one group become one register, and how registers merge.
+"""Merge modes: they merge the events of one key in one group to one register, and registers with registers.
 
-Adding a mode is one module here and one line in `MODES`. Everything around a mode (sorting, finding, visibility, files)
+A new mode needs one module here and one line in `MODES`. Everything around a mode (sorting, lookup, visibility, files)
 is the same for all modes.
 """
 
@@ -39,15 +39,15 @@ MODES: Final[tuple[MergeMode, ...]] = (
 
 
 def find_mode(merge: str) -> MergeMode | None:
-    """The mode that a configuration names with ``merge``, or None if there is no such mode."""
+    """Look up the mode that a configuration names with ``merge``; None if it does not exist."""
     return next((mode for mode in MODES if mode.matches(merge)), None)
 
 
 def mode_of(group: Group) -> MergeMode:
-    """The mode of a group: what it accepts and stores. To merge, use `merging_mode`.
+    """The mode of a group, for its properties; to merge, use `merging_mode`.
 
     Raises:
-        KeyError: This version has no such mode; tables that need it are refused by their features before.
+        KeyError: This version does not have the mode; tables that need it are refused earlier, by their features.
     """
     mode = find_mode(group.merge)
     if mode is None:
@@ -61,10 +61,10 @@ def merging_mode(group: Group, mergers: Mergers) -> MergeMode:
 
 
 def spellings() -> tuple[str, ...]:
-    """The merge modes, by the text that users write as ``merge``."""
+    """The texts that users write as ``merge``, one for each mode."""
     return tuple(mode.spelling for mode in MODES)
 
 
 def known_features() -> frozenset[str]:
-    """The reader features of all modes: what a table may need for this version to read it."""
+    """The reader features of all modes that this version supports."""
     return frozenset().union(*(mode.known_features for mode in MODES))

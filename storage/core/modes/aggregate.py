@@ -1,8 +1,8 @@
 """Mode ``aggregate``: every value column shows a function of all events of the group.
 
-The group is present once there is an upsert; its ordering columns show those of the newest one. A delete is never a
-tombstone: it subtracts the values that it has, even if it arrives before the event that it undoes. Where the
-state of a column can differ from the value that it shows, the state is in hidden columns.
+The group is present once there is an upsert; its ordering columns show those of the newest upsert. A delete is never a
+tombstone: it subtracts its values, even if it arrives before the event that it undoes. If the state of a column can
+differ from the value that it shows, the state is in hidden columns.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Aggregate(MergeMode):
                 state_columns += columns_of
         return (names.arrival(group.id), *state_columns) if state_columns else ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
+    def renew(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
         """No event has a value in an added column; a widened column may show a result that did not fit before."""
         registers = dict(rows)
         for function, context in _functions(group, columns, added):
@@ -124,7 +124,7 @@ class Aggregate(MergeMode):
 def _functions(
     group: Group, columns: Mapping[str, Column], values: Collection[str]
 ) -> Iterator[tuple[AggregateFunction, Context]]:
-    """The functions of the given value columns."""
+    """The functions of these value columns."""
     ordering = tuple(columns[name] for name in group.ordering)
     for function in group.functions:
         if function.column in values:
@@ -132,15 +132,17 @@ def _functions(
 
 
 def _show_values(group: Group, columns: Mapping[str, Column], merged: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """States and the values to show; an absent group shows NULL."""
+    """Add the values to show to the states; an absent group shows NULL."""
     present = merged[names.arrival(group.id)].is_valid()
     computed = {function.column for function in group.functions}
-    shown = [name for name in computed if name in merged or any(s in merged for s in _hidden(group, columns, name))]
-    for function, context in _functions(group, columns, shown):
+    columns_to_show = [
+        name for name in computed if name in merged or any(s in merged for s in _state_columns(group, columns, name))
+    ]
+    for function, context in _functions(group, columns, columns_to_show):
         value = function.show(context, merged)
         merged[context.column.name] = pc.if_else(present, value, pa.scalar(None, value.type))
     return merged
 
 
-def _hidden(group: Group, columns: Mapping[str, Column], name: str) -> list[str]:
+def _state_columns(group: Group, columns: Mapping[str, Column], name: str) -> list[str]:
     return [state for function, context in _functions(group, columns, [name]) for state in function.state(context)]

@@ -1,4 +1,4 @@
-"""Interface of aggregate functions, and the values that they work on."""
+"""Interface of aggregate functions, and their input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Takes = Literal["values", "elements", "anything"]
 
 
 class Refusal(NamedTuple):
-    """Why a column cannot have a function, and what to do instead."""
+    """A reason why a column cannot have a function, and what to do instead."""
 
     reason: str
     hint: str
@@ -64,7 +64,7 @@ class ColumnEvents:
         values: The column's values.
         retracts: Mask of the events whose value is subtracted.
         ordering: The values of each ordering column.
-        arrival: int64.
+        arrival: The arrival of each event, int64.
     """
 
     history: History
@@ -75,18 +75,18 @@ class ColumnEvents:
 
     @property
     def valid(self) -> Mask:
-        """Which values are not NULL."""
+        """Mask of the values that are not NULL."""
         return np.asarray(self.values.is_valid())
 
 
 class AggregateFunction(ABC):
-    """One function; stateless. By default its state is the value that is shown, with no hidden columns.
+    """An aggregate function; stateless. By default its state is the value that it shows, without hidden columns.
 
     Attributes:
         retractable: Whether a delete can subtract values.
         ordered: Whether the result depends on the order of the events.
-        may_overflow: Whether a known result may not fit the column; its first hidden column is then non-null.
-        takes: What batches hold: values of the column's type, elements of it, or values of any type.
+        may_overflow: Whether a result may not fit the column; its first hidden column is then non-null.
+        takes: Input in batches: values of the column's type, elements of it, or values of any type.
         has_delimiter: Whether the function has the option ``delimiter``.
     """
 
@@ -107,23 +107,23 @@ class AggregateFunction(ABC):
         return None
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
-        """Hidden slice columns besides the shown one; part of the format, never reordered."""
+        """Hidden slice columns besides the visible one; part of the format, never reordered."""
         return {}
 
     @abstractmethod
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
-        """State of every key, by column: hidden columns, and the shown one if it is part of the state."""
+        """State of every key, by column: hidden columns, and the visible one if it is part of the state."""
 
     @abstractmethod
     def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
         """Merge states row by row; ``old`` and ``new`` have the columns of `collapse`, NULL for no state."""
 
     def show(self, context: Context, state: Arrays) -> pa.Array:
-        """The value that a reader sees."""
+        """The value to show to readers."""
         return state[context.column.name]
 
     def state_without_values(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
-        """State of keys whose events all came before the column was added, where that is not NULL.
+        """State of keys whose events all came before the column was added, if it is not NULL.
 
         Args:
             context: The column.

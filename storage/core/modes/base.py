@@ -1,11 +1,10 @@
-"""Interface of merge modes, and the values that they work on. MERGE.md says what each mode means.
+"""Interface of merge modes, and their input. MERGE.md describes each mode.
 
 A *register* is the merge state of one key in one group: its values, its arrival (non-null exactly when the group is
-present) and whatever else its mode keeps. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
+present) and the further state of its mode. Registers merge associatively and commutatively (PROTOCOL.md, S13), and
 each event is merged exactly once (PROTOCOL.md, S11), so a compaction at any time changes no read (MERGE.md, M3).
 
-Code outside `weft.storage.core.modes` never asks which mode a group has. It asks the mode what it needs to know, by the
-flags and methods of `MergeMode`.
+Code outside `weft.storage.core.modes` does not distinguish modes by name. It uses the flags and methods of `MergeMode`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Merger = Callable[[pa.Table, npt.NDArray[np.int64]], pa.Table]
 """(rows, offsets) -> one row per key. Key i has rows ``offsets[i]`` to ``offsets[i + 1]`` (MERGE.md, "Custom")."""
 
 Mergers = Mapping[str, Merger]
-"""Custom mergers by the name that the configuration gives them, ``module:function``."""
+"""Custom mergers by their name in the configuration, ``module:function``."""
 
 NO_MERGERS: Final[Mergers] = MappingProxyType({})
 
@@ -38,12 +37,12 @@ class GroupEvents:
     """Events that touch one group, in (arrival, position) order.
 
     Attributes:
-        keys: One per event, unsorted.
+        keys: The key of each event, unsorted.
         arrival: int64, one per event.
         op: int8 `weft.storage.core.model.Op`, one per event.
         ordering: The group's ordering columns.
-        values: The wanted columns among the group's other columns; NULL where a batch omitted the column.
-        supplied: Per value column, which NULLs are values. A column that is missing here has no such NULL.
+        values: The requested columns among the group's other columns; NULL where a batch omitted the column.
+        supplied: Mask of the NULLs that are values, by value column. A column that is missing here has no such NULL.
     """
 
     keys: KeyVector
@@ -56,7 +55,7 @@ class GroupEvents:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """One register per key, keys sorted and distinct; ``columns`` are named as in a slice."""
+    """One register per key; keys are sorted and distinct, ``columns`` are named as in a slice."""
 
     keys: KeyVector
     columns: Arrays
@@ -66,24 +65,24 @@ class Registers:
 
 
 class MergeMode(ABC):
-    """A merge mode. It has no state.
+    """A merge mode; stateless.
 
     Attributes:
-        name: In the configuration, and in the table's feature ``merge-<name>``.
-        accepts_partial: A batch may hold some of the group's columns only, and may say with ``_supplied`` that a NULL
+        name: Name in the configuration, and in the table's feature ``merge-<name>``.
+        accepts_partial: A batch may have only some of the group's columns, and may mark with ``_supplied`` that a NULL
             is a value.
-        replaces: A register with a larger first ordering value replaces an older one completely, so that the older one
-            need not be known.
+        replaces: A register with a larger first ordering value replaces an older one completely, so the older one need
+            not be read.
         retracts: The group gets RETRACT events (update-before rows), and a delete subtracts values instead of making
             the group absent.
         may_hide_upsert: A group may be absent although its newest event is an upsert, so a reader must decide for every
             row whether it is visible.
         takes_functions: The configuration names a function for every value column.
-        runs_merger: A function of the user merges, which a process must allow and load.
+        runs_merger: A function of the user merges; a process must allow and load it.
         takes_state: The configuration declares state columns.
         frozen_columns: No column of the group can be added or widened later.
         null_if_added_later: Rows that were written before a column without a default was added show NULL in it, so
-            `renewed` is not needed.
+            `renew` is not needed.
         chooses_values: A column of a merged register has the value of one of the registers, or NULL.
         may_overflow: An exact value may not fit its column, see `overflows`.
     """
@@ -112,7 +111,7 @@ class MergeMode(ABC):
 
     @property
     def known_features(self) -> frozenset[str]:
-        """The reader features that this version knows of the mode."""
+        """The reader features of the mode that this version supports."""
         return frozenset({f"merge-{self.name}"})
 
     def features(self, group: Group) -> frozenset[str]:
@@ -120,11 +119,11 @@ class MergeMode(ABC):
         return frozenset({f"merge-{self.name}"})
 
     def in_commit_order(self, group: Group) -> bool:
-        """Whether the order of commits decides what a row shows, and not only between equal ordering values."""
+        """Whether the order of commits decides the values of a row, not only between equal ordering values."""
         return not group.ordering
 
     def with_merger(self, merger: Merger | None) -> MergeMode:
-        """This mode with the merger of the user; None if this process has not loaded the merger."""
+        """This mode with the merger of the user, which is None if this process has not loaded it."""
         return self
 
     @abstractmethod
@@ -137,7 +136,7 @@ class MergeMode(ABC):
 
     @abstractmethod
     def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
-        """One register for every key among the events."""
+        """Merge the events of every key to one register."""
 
     @abstractmethod
     def merge(
@@ -153,7 +152,7 @@ class MergeMode(ABC):
             new: Columns of `Registers`, n rows with the same keys.
 
         Returns:
-            Which rows differ from ``old``, and the merged columns of those rows.
+            Mask of the rows that differ from ``old``, and the merged columns of those rows.
         """
 
     def renewal_reads(
@@ -163,27 +162,27 @@ class MergeMode(ABC):
         changed: Collection[str],
         requested: Collection[str],
     ) -> tuple[str, ...]:
-        """Slice columns that `renewed` needs to produce any of ``requested``; empty if it has nothing to do.
+        """Slice columns that `renew` needs to produce any of ``requested``; empty if it has nothing to do.
 
         Args:
             group: The group.
             columns: The table's columns by name.
-            changed: Columns of the group that were added or changed since the registers were made.
+            changed: Columns of the group that were added or changed since the registers were written.
             requested: Slice columns, of any groups.
         """
         return ()
 
-    def renewed(
+    def renew(
         self,
         group: Group,
         columns: Mapping[str, Column],
         added: Collection[str],
         rows: Arrays,
     ) -> Arrays:
-        """Columns that older registers have under the current schema, except added columns that are just NULL.
+        """Adapt older registers to the current schema; returns the changed columns, except added columns that are NULL.
 
         Args:
-            group: The group as it is now.
+            group: The group in the current schema.
             columns: The table's columns by name.
             added: Value columns of the group that the registers do not have.
             rows: The columns of `renewal_reads`, with their current types except for fixed-size binaries; NULL where
@@ -192,5 +191,5 @@ class MergeMode(ABC):
         return {}
 
     def overflows(self, group: Group, columns: Mapping[str, Column], rows: Arrays) -> dict[int, int]:
-        """Number of rows of a slice, per column id, in which the exact value does not fit the type of the column."""
+        """Number of rows of a slice, by column id, in which the exact value does not fit the type of the column."""
         return {}

@@ -34,7 +34,7 @@ OP: Final = "_op"
 PRESENT: Final = "_present"
 _WORDS: Final = pa.array(["upsert", "delete", "merged"])
 _MERGED: Final = 2
-_SHOWN_KEYS: Final = 3
+_LISTED_KEYS: Final = 3
 _TRIED_KEYS: Final = 1000  # to find the keys that fail, in bounded time
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -91,12 +91,12 @@ class Custom(MergeMode):
     def merge(
         self, group: Group, columns: Mapping[str, Column], new_keys: KeyVector, old: Arrays, new: Arrays
     ) -> tuple[Mask, Arrays]:
-        exists = [~np.asarray(_nothing(group, columns, side)) for side in (old, new)]
+        exists = [~np.asarray(_is_missing(group, columns, side)) for side in (old, new)]
         # A merger may keep nothing of a key's deletes. It never gets a key without rows.
-        some = exists[0] | exists[1]
-        if not some.all():
-            old, new, new_keys = take_rows(old, some), take_rows(new, some), keys.take(new_keys, some)
-            exists = [mask[some] for mask in exists]
+        has_rows = exists[0] | exists[1]
+        if not has_rows.all():
+            old, new, new_keys = take_rows(old, has_rows), take_rows(new, has_rows), keys.take(new_keys, has_rows)
+            exists = [mask[has_rows] for mask in exists]
         versions = [_version(group, old), _version(group, new)]
         count = len(versions[0][1])
         # Two results of one key are sorted by their newest upserts, as events would be.
@@ -111,8 +111,8 @@ class Custom(MergeMode):
             for n, c in old.items()
         }
         for name in merger_columns:
-            both = [side[name].filter(pa.array(keep)) for side, keep in zip((old, new), exists, strict=True)]
-            rows[name] = pa.concat_arrays(both).take(pa.array(order))
+            sides = [side[name].filter(pa.array(keep)) for side, keep in zip((old, new), exists, strict=True)]
+            rows[name] = pa.concat_arrays(sides).take(pa.array(order))
         for name, _ in group.state:
             rows[name] = rows.pop(names.group_state(group.id, name))
         rows[OP] = _WORDS.take(pa.array(np.full(len(order), _MERGED)))
@@ -121,7 +121,7 @@ class Custom(MergeMode):
         later = pa.array(newer(*versions))
         version = [pc.if_else(later, b, a) for a, b in zip(versions[0][0], versions[1][0], strict=True)]
         arrival = pc.if_else(later, versions[1][1], versions[0][1])
-        return some, _register(group, merged, version, arrival)
+        return has_rows, _register(group, merged, version, arrival)
 
 
 def _version(group: Group, side: Arrays) -> tuple[list[pa.Array], pa.Array]:
@@ -129,7 +129,7 @@ def _version(group: Group, side: Arrays) -> tuple[list[pa.Array], pa.Array]:
     return ordering, side[names.top_arrival(group.id)]
 
 
-def _nothing(group: Group, columns: Mapping[str, Column], side: Arrays) -> pa.Array:
+def _is_missing(group: Group, columns: Mapping[str, Column], side: Arrays) -> pa.Array:
     """Rows without a register: every hidden column is NULL."""
     mask = side[names.arrival(group.id)].is_null()
     for name in Custom().state(group, columns):
@@ -143,7 +143,7 @@ def _call(
     columns: Mapping[str, Column],
     rows: Arrays,
     offsets: Indices,
-    of_keys: KeyVector,
+    key_vector: KeyVector,
 ) -> pa.Table:
     """Run the merger, and check what it returns.
 
@@ -160,9 +160,9 @@ def _call(
     except (MemoryError, OSError):
         raise  # not the fault of the merger or the rows: another attempt may succeed
     except Exception as error:
-        failing = _failing(merger, table, offsets, of_keys)
+        failing_keys = _find_failing_keys(merger, table, offsets, key_vector)
         raise InvalidInput(
-            f"{where} failed for {failing}: {type(error).__name__}: {error}",
+            f"{where} failed for {failing_keys}: {type(error).__name__}: {error}",
             hint="correct the merger; nothing was changed",
         ) from error
     if not isinstance(result, pa.Table) or len(result) != len(offsets) - 1:
@@ -181,17 +181,19 @@ def _call(
     return pa.table(fields)
 
 
-def _failing(merger: Merger, table: pa.Table, offsets: Indices, of_keys: KeyVector) -> str:
+def _find_failing_keys(merger: Merger, table: pa.Table, offsets: Indices, key_vector: KeyVector) -> str:
     """The first keys for which the merger fails alone, or all keys if it only fails for several together."""
     failing_keys = []
-    for i in range(min(len(of_keys), _TRIED_KEYS)):
+    for i in range(min(len(key_vector), _TRIED_KEYS)):
         try:
             merger(table.slice(offsets[i], offsets[i + 1] - offsets[i]), np.array([0, offsets[i + 1] - offsets[i]]))
         except Exception:
-            failing_keys.append(str(of_keys[i]))
-        if len(failing_keys) == _SHOWN_KEYS:
+            failing_keys.append(str(key_vector[i]))
+        if len(failing_keys) == _LISTED_KEYS:
             break
-    return f"key {', '.join(failing_keys)}" if failing_keys else f"{len(of_keys)} keys together, from {of_keys[0]}"
+    return (
+        f"key {', '.join(failing_keys)}" if failing_keys else f"{len(key_vector)} keys together, from {key_vector[0]}"
+    )
 
 
 def _register(group: Group, merged: pa.Table, version: list[pa.Array], arrival: pa.Array) -> dict[str, pa.Array]:

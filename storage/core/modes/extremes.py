@@ -22,14 +22,14 @@ class Extreme(AggregateFunction):
     largest: bool
 
     def refuses(self, column: pa.DataType) -> Refusal | None:
-        return Refusal("is not possible", "nested values have no order") if pa.types.is_nested(column) else None
+        return Refusal("is not possible", "nested values cannot be ordered") if pa.types.is_nested(column) else None
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
         rank = value_ranks(events.values)
         reduce = np.maximum if self.largest else np.minimum
         outside = np.iinfo(np.int64).min if self.largest else np.iinfo(np.int64).max
         best = reduce.reduceat(np.where(events.valid, rank, outside), events.history.starts)
-        # Any event with the best rank will do: equal ranks mean equal values.
+        # Any event with the best rank can win, because equal ranks mean equal values.
         winners = events.history.first(events.valid & (rank == best[events.history.runs]))
         return {context.column.name: pick(events.values, winners)}
 
@@ -44,7 +44,7 @@ class Extreme(AggregateFunction):
 
 @dataclass(frozen=True, slots=True)
 class Edge(AggregateFunction):
-    """Non-null value with the smallest or largest version; keeps that version."""
+    """Non-null value of the smallest or largest version, which the state keeps."""
 
     largest: bool
     ordered = True
@@ -65,7 +65,7 @@ class Edge(AggregateFunction):
         if self.largest:
             take_new = newer(old_version, new_version)
         else:
-            # The new version is smaller if the old one is larger, or if there is none: versions are unique.
+            # The new version is smaller if the old one is larger or missing; versions are unique.
             take_new = (newer(new_version, old_version) | np.asarray(old[arrival].is_null())) & np.asarray(
                 new[arrival].is_valid()
             )
@@ -87,8 +87,8 @@ class Logical(AggregateFunction):
         values = np.asarray(events.values.fill_null(neutral))
         reduce = np.logical_and if self.conjunction else np.logical_or
         result = reduce.reduceat(values, events.history.starts)
-        some = np.logical_or.reduceat(events.valid, events.history.starts)
-        return {context.column.name: pa.array(result, pa.bool_(), mask=~some)}
+        has_value = np.logical_or.reduceat(events.valid, events.history.starts)
+        return {context.column.name: pa.array(result, pa.bool_(), mask=~has_value)}
 
     def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
         a, b = old[context.column.name], new[context.column.name]
@@ -97,7 +97,7 @@ class Logical(AggregateFunction):
 
 
 def value_ranks(values: pa.Array) -> Indices:
-    """int64 numbers that compare like the values, NaN largest; any number where a value is NULL."""
+    """int64 numbers that compare like the values, with NaN largest; arbitrary for NULL."""
     if pa.types.is_int64(values.type) or pa.types.is_timestamp(values.type):
         return np.asarray(pc.fill_null(values.view(pa.int64()), 0))
     if pa.types.is_boolean(values.type):

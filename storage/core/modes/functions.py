@@ -1,6 +1,6 @@
-"""The aggregate functions by name. Adding one is a class (`AggregateFunction`) and one entry in `FUNCTIONS`.
+"""The aggregate functions by name. A new function needs a class (`AggregateFunction`) and an entry in `FUNCTIONS`.
 
-NULLs are skipped. What each function means: MERGE.md, "aggregate".
+Functions ignore NULLs. MERGE.md, "aggregate", describes each function.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ FUNCTIONS: Final[Mapping[str, AggregateFunction]] = MappingProxyType(
 _IN_MERGE_AGGREGATE: Final = frozenset(
     ["sum", "count", "min", "max", "first", "last", "bool_and", "bool_or", "collect_set", "collect_list", "listagg"]
 )
-"""Functions that every version with the feature ``merge-aggregate`` knows. Later ones have a feature each."""
+"""Functions that every version with the feature ``merge-aggregate`` supports. Later functions have own features."""
 
 
 def find_function(name: str) -> AggregateFunction:
-    """The function of that name.
+    """Look up a function by its name.
 
     Raises:
-        KeyError: This version has none.
+        KeyError: This version does not have the function.
     """
     return FUNCTIONS[name]
 
@@ -59,5 +59,5 @@ def function_features(names: Iterable[str]) -> frozenset[str]:
 
 
 def input_type(function: Function, column: pa.DataType) -> pa.DataType:
-    """Type that batches hold for a column of this type; `count` turns what batches hold into numbers on writing."""
+    """Type of a column in batches; `count` converts the values of batches to numbers on writing."""
     return column.value_type if find_function(function.name).takes == "elements" else column

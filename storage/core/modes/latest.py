@@ -1,8 +1,8 @@
 """Mode ``latest``: the event with the largest version wins the whole group; its NULLs are values.
 
 If the winner is a delete, the group is absent. The register keeps the version of the delete as its floor, so that a
-late older event never brings anything back (PROTOCOL.md, S14). A register is an upsert (arrival set) or a delete (floor
-set), never both.
+older event that arrives late never restores values (PROTOCOL.md, S14). A register is an upsert (arrival set) or a
+delete (floor set), never both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Latest(MergeMode):
         }
 
     def collapse(self, group: Group, columns: Mapping[str, Column], events: GroupEvents) -> Registers:
-        winners, distinct = _winners(events)
+        winners, distinct = _find_winners(events)
         winner_rows = pa.array(winners)
         arrival = events.arrival.take(winner_rows)
         op = events.op.take(winner_rows)
@@ -47,11 +47,11 @@ class Latest(MergeMode):
         if pc.any(pc.not_equal(op, int(Op.UPSERT))).as_py():
             upsert = pc.equal(op, int(Op.UPSERT))
             for i, name in enumerate(group.ordering):
-                state[names.floor_ordering(group.id, i)] = _where(upsert, None, values[name])
-            state[names.arrival(group.id)] = _where(upsert, arrival, None)
-            state[names.floor_arrival(group.id)] = _where(upsert, None, arrival)
-            state[names.floor_kind(group.id)] = _where(upsert, None, op)
-            values = {name: _where(upsert, column, None) for name, column in values.items()}
+                state[names.floor_ordering(group.id, i)] = _select(upsert, None, values[name])
+            state[names.arrival(group.id)] = _select(upsert, arrival, None)
+            state[names.floor_arrival(group.id)] = _select(upsert, None, arrival)
+            state[names.floor_kind(group.id)] = _select(upsert, None, op)
+            values = {name: _select(upsert, column, None) for name, column in values.items()}
         else:
             for i, name in enumerate(group.ordering):
                 state[names.floor_ordering(group.id, i)] = nulls(values[name].type, len(winners))
@@ -72,7 +72,7 @@ class Latest(MergeMode):
 
 
 def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Indices:
-    """The last event with the largest rank, of each run of consecutive events."""
+    """The last event with the largest rank in each run of consecutive events."""
     if rank.dtype.kind == "f":
         ends = np.append(starts[1:], len(rank)) - 1
         last: Indices = np.lexsort((rank, run))[ends]  # stable, and NaN is the largest
@@ -81,7 +81,7 @@ def _last_of_largest(rank: ordering.Ranks, run: Indices, starts: Indices) -> Ind
     return np.maximum.reduceat(np.where(rank == largest[run], np.arange(len(rank)), -1), starts)
 
 
-def _winners(events: GroupEvents) -> tuple[Indices, Any]:
+def _find_winners(events: GroupEvents) -> tuple[Indices, Any]:
     """Position of the largest version of every key, in key order, and the distinct keys, sorted."""
     order, sorted_keys = keys.in_order(events.keys)
     starts = keys.run_starts(sorted_keys)
@@ -90,21 +90,21 @@ def _winners(events: GroupEvents) -> tuple[Indices, Any]:
     ends = np.append(starts[1:], len(order)) - 1
     if events.ordering:
         # Only keys with several events need their ordering values compared.
-        several = np.flatnonzero(ends > starts)
-        lengths = (ends - starts + 1)[several]
-        run = np.repeat(np.arange(len(several)), lengths)
+        repeated = np.flatnonzero(ends > starts)
+        lengths = (ends - starts + 1)[repeated]
+        run = np.repeat(np.arange(len(repeated)), lengths)
         offsets = np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        contested = order[np.repeat(starts[several], lengths) + offsets]
+        contested = order[np.repeat(starts[repeated], lengths) + offsets]
         rank = ordering.ranks([column.take(pa.array(contested)) for column in events.ordering.values()])
         winners = order[ends]
-        winners[several] = contested[_last_of_largest(rank, run, np.cumsum(lengths) - lengths)]
+        winners[repeated] = contested[_last_of_largest(rank, run, np.cumsum(lengths) - lengths)]
     else:
         winners = order[ends]
     return winners, keys.take(sorted_keys, starts)
 
 
 def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:
-    """Ordering values and arrival of registers, upserts or deletes; the arrival is NULL where there is no register."""
+    """Ordering values and arrival of registers, upserts or deletes; the arrival of a missing register is NULL."""
     arrival = columns[names.arrival(group.id)]
     floor = columns[names.floor_arrival(group.id)]
     if floor.null_count == len(floor):
@@ -116,8 +116,8 @@ def _version(group: Group, columns: Arrays) -> tuple[list[pa.Array], pa.Array]:
     ], pc.coalesce(arrival, floor)
 
 
-def _where(condition: pa.Array, when_true: pa.Array | None, when_false: pa.Array | None) -> pa.Array:
-    """Choose row by row; None means NULL of the other argument's type."""
+def _select(condition: pa.Array, when_true: pa.Array | None, when_false: pa.Array | None) -> pa.Array:
+    """Select row by row; None means NULL of the other argument's type."""
     if when_true is None:
         assert when_false is not None
         when_true = pa.scalar(None, when_false.type)

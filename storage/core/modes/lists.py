@@ -1,4 +1,4 @@
-"""Functions that keep all values: ``collect_set``, ``collect_list`` and ``listagg``."""
+"""Functions that collect all values: ``collect_set``, ``collect_list`` and ``listagg``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CollectSet(AggregateFunction):
         if not pa.types.is_list(column):
             return _NOT_A_LIST
         if pa.types.is_nested(column.value_type):
-            return Refusal("is not possible", "nested values have no order")
+            return Refusal("is not possible", "nested values cannot be ordered")
         return None
 
     def collapse(self, context: Context, events: ColumnEvents) -> dict[str, pa.Array]:
@@ -57,7 +57,7 @@ def _distinct(rows: Indices, values: pa.Array, count: int, list_type: pa.DataTyp
 
 
 def _lists(rows: Indices, values: pa.Array, count: int, list_type: pa.DataType) -> pa.Array:
-    """Lists of the values of each row (``rows`` ascend); NULL where a row has none."""
+    """Build lists of the values of each row (``rows`` ascend); NULL for a row without values."""
     lengths = np.bincount(rows, minlength=count)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=list_type, mask=pa.array(lengths == 0))

@@ -1,4 +1,4 @@
-"""Mode ``latest_non_null`` (partial update): a version per column, above a delete floor.
+"""Mode ``latest_non_null`` (partial update): each column has its own version, above a delete floor.
 
 A column shows the value of the newest upsert that supplies it, among the upserts above the largest delete. Because the
 version is kept per column, and not per row, the result does not depend on how events were batched.
@@ -8,10 +8,10 @@ State of a group, besides its ordering columns and `arrival`, which are those of
 - floor: the largest delete (arrival, kind, ordering values)
 - suppliers: one number per value column, in the group's order: 0 if the top supplied the column, n > 0 if version
   number n of the list did, the largest number if no upsert did. NULL means that all numbers are 0. A number has one
-  byte, and more only if the group has more than 254 value columns, because so many versions may be in the list.
-- versions: the list of these other versions (ordering values and arrival), ascending. NULL means an empty list.
+  byte, or more if the group has more than 254 value columns, because the list may have one version per column.
+- versions: the list of the other supplying versions (ordering values and arrival), ascending. NULL means an empty list.
 
-A row whose columns all come from one event, which is the usual case, costs two NULLs.
+In the usual case all columns of a row come from one event; it costs two NULLs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from weft.storage.core.modes.base import GroupEvents, MergeMode, Registers
 from weft.storage.core.modes.versions import History, Versions, number_versions, pick
 
 _WIDE: Final = "wide-suppliers"
-"""Reader feature of tables with a group whose numbers of suppliers have more than one byte."""
+"""Reader feature of tables with a group whose supplier numbers have more than one byte."""
 Numbers = npt.NDArray[np.int64]
-"""Keys x value columns: number of the supplying version, or -1."""
+"""Number of the supplying version or -1, of shape (keys, value columns)."""
 
 
 class LatestNonNull(MergeMode):
-    """Every column shows the newest value that was supplied."""
+    """Every column shows its newest supplied value."""
 
     name = "latest_non_null"
     chooses_values = True
@@ -124,8 +124,8 @@ class LatestNonNull(MergeMode):
         suppliers = names.suppliers(group.id)
         return (names.arrival(group.id), suppliers) if changed and suppliers in requested else ()
 
-    def renewed(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
-        """Mark the added columns, which are the last, as supplied by no event; NULL means the newest upsert."""
+    def renew(self, group: Group, columns: Mapping[str, Column], added: Collection[str], rows: Arrays) -> Arrays:
+        """Mark the added columns, which are the last ones, as not supplied; NULL would mean the newest upsert."""
         if not added:
             return {}
         supplier_bytes = rows[names.suppliers(group.id)]
@@ -135,9 +135,9 @@ class LatestNonNull(MergeMode):
         slots[:, :old_width] = 0
         explicit = np.asarray(supplier_bytes.is_valid())
         if old_width and explicit.any():
-            slots[explicit, :old_width] = _stored_numbers(supplier_bytes, old_width)[explicit]
+            slots[explicit, :old_width] = _decode_numbers(supplier_bytes, old_width)[explicit]
         present = np.asarray(rows[names.arrival(group.id)].is_valid())
-        return {names.suppliers(group.id): _bytes(slots, present)}
+        return {names.suppliers(group.id): _build_suppliers(slots, present)}
 
 
 def supplier_numbers(group: Group, suppliers: pa.Scalar) -> list[int]:
@@ -150,12 +150,12 @@ def supplier_numbers(group: Group, suppliers: pa.Scalar) -> list[int]:
     width = len(group.values)
     if not suppliers.is_valid or not width:
         return [0] * width
-    numbers: list[int] = _stored_numbers(pa.array([suppliers.as_py()], suppliers.type), width)[0].tolist()
+    numbers: list[int] = _decode_numbers(pa.array([suppliers.as_py()], suppliers.type), width)[0].tolist()
     return numbers
 
 
 def _number_type(width: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The type of the numbers of suppliers in a group with ``width`` value columns; its largest number means none."""
+    """Type of the supplier numbers of a group with ``width`` value columns; its largest number means no supplier."""
     return np.dtype(next(kind for kind in ("<u1", "<u2", "<u4") if width < np.iinfo(kind).max))
 
 
@@ -164,8 +164,8 @@ def _suppliers_size(width: int) -> int:
     return width * _number_type(width).itemsize
 
 
-def _stored_numbers(values: pa.Array, width: int) -> Numbers:
-    """Numbers of suppliers, registers x ``width`` value columns; -1 for none, and anything where ``values`` is NULL."""
+def _decode_numbers(values: pa.Array, width: int) -> Numbers:
+    """Decode supplier numbers, of shape (registers, ``width``): -1 without a supplier, arbitrary for NULL."""
     kind, size = _number_type(width), _suppliers_size(width)
     data = np.frombuffer(values.buffers()[1], np.uint8)[values.offset * size :][: len(values) * size]
     numbers = data.view(kind).reshape(-1, width).astype(np.int64)
@@ -174,22 +174,22 @@ def _stored_numbers(values: pa.Array, width: int) -> Numbers:
 
 
 def _above(numbers: Indices, floor: Indices) -> Indices:
-    """Versions above the floor; -1 for the others."""
+    """Versions above the floor; -1 for all others."""
     return np.where(numbers > floor, numbers, -1)
 
 
 def _parts(group: Group, side: Arrays) -> list[tuple[Sequence[pa.Array], pa.Array]]:
     """The three lists of versions in registers: tops, floors, and the other suppliers."""
     floor = [side[names.floor_ordering(group.id, i)] for i in range(len(group.ordering))]
-    others = side[names.versions(group.id)].flatten()
+    other_versions = side[names.versions(group.id)].flatten()
     return [
         ([side[name] for name in group.ordering], side[names.arrival(group.id)]),
         (floor, side[names.floor_arrival(group.id)]),
-        ([others.field(i) for i in range(len(group.ordering))], others.field(len(group.ordering))),
+        ([other_versions.field(i) for i in range(len(group.ordering))], other_versions.field(len(group.ordering))),
     ]
 
 
-def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Numbers:
+def _decode(group: Group, side: Arrays, top: Indices, listed_versions: Indices) -> Numbers:
     """Number of the supplying version, per register and value column."""
     width = len(group.values)
     suppliers = side[names.suppliers(group.id)]
@@ -197,10 +197,12 @@ def _decode(group: Group, side: Arrays, top: Indices, others: Indices) -> Number
     result = np.repeat(top[:, None], width, axis=1)
     explicit = np.flatnonzero(np.asarray(suppliers.is_valid()))
     if width and len(explicit):
-        slots = _stored_numbers(suppliers.take(pa.array(explicit)), width)
+        slots = _decode_numbers(suppliers.take(pa.array(explicit)), width)
         lengths = list_lengths(side[names.versions(group.id)])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[:rows][explicit]
-        other_numbers = np.append(others, -1)[np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(others))]
+        other_numbers = np.append(listed_versions, -1)[
+            np.minimum(offsets[:, None] + np.maximum(slots - 1, 0), len(listed_versions))
+        ]
         result[explicit] = np.where(slots < 0, -1, np.where(slots == 0, result[explicit], other_numbers))
     return result
 
@@ -214,7 +216,7 @@ def _encode(
     floor: Indices,
     kind: pa.Array,
 ) -> dict[str, pa.Array]:
-    """Registers from numbered versions."""
+    """Build registers from numbered versions."""
     top_ordering, top_arrival = versions.at(top)
     floor_ordering, floor_arrival = versions.at(floor)
     suppliers, version_lists = _suppliers(group, columns, versions, supply, top)
@@ -239,7 +241,7 @@ def _suppliers(
     is_top = supply == top[:, None]
     other = ~is_top & (supply >= 0)
     slots = np.where(is_top, 0, -1)
-    # Sort the other versions of each row; equal ones share an entry of the list.
+    # Sort the other versions of each row; equal versions share an entry of the list.
     other_supply = np.where(other, supply, -1)
     by_version = np.argsort(other_supply, axis=1, kind="stable")
     in_order = np.take_along_axis(other_supply, by_version, axis=1)
@@ -253,11 +255,11 @@ def _suppliers(
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
     version_lists = pa.ListArray.from_arrays(pa.array(offsets), elements, type=list_type, mask=pa.array(counts == 0))
     plain = (slots == 0).all(axis=1) if width else np.ones(rows, np.bool_)
-    return _bytes(slots if width else np.zeros((rows, 1), np.int64), ~plain), version_lists
+    return _build_suppliers(slots if width else np.zeros((rows, 1), np.int64), ~plain), version_lists
 
 
-def _bytes(numbers: Numbers, valid: Mask) -> pa.Array:
-    """The column ``suppliers`` from its numbers, -1 for none; NULL where not ``valid``."""
+def _build_suppliers(numbers: Numbers, valid: Mask) -> pa.Array:
+    """Build the column ``suppliers`` from its numbers, with -1 for no supplier; NULL where not ``valid``."""
     rows, width = numbers.shape
     validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
     data = pa.py_buffer(np.ascontiguousarray(numbers.astype(_number_type(width))))  # -1 becomes the largest number

@@ -1,4 +1,4 @@
-"""Functions ``sum`` and ``count``: exact, and the only ones from which deletes can subtract values."""
+"""Functions ``sum`` and ``count``. They are exact, and the only functions from which deletes can subtract values."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from weft.storage.core.modes.aggregate_function import AggregateFunction, Column
 
 MAX_PRECISION: Final = 38
 _CARRIED_PRECISION: Final = 28  # sums of wider values may need more than 38 digits
-_WIDE_PRECISION: Final = 60  # of such sums, with a carry of 64 bits; Arrow's arithmetic needs the other digits
+_WIDE_PRECISION: Final = 60  # of sums with a carry of 64 bits; Arrow's arithmetic needs the remaining digits
 
 
 class Sum(AggregateFunction):
-    """Sum of integers or decimals. The state is exact and always fits; the shown value may not fit its column.
+    """Sum of integers or decimals. The state is exact and always fits; the visible value may not fit its column.
 
-    The state is a decimal(38, s). Columns with many digits have a carry too, in units of 10^38 of the last digit; for
-    narrower ones it would take more than 10^10 events of one key to need it.
+    The state is a decimal(38, s). Columns with many digits also have a carry, in units of 10^38 of the last digit;
+    narrower columns would need a carry only after more than 10^10 events of one key.
     """
 
     retractable = True
@@ -56,11 +56,11 @@ class Sum(AggregateFunction):
     def merge(self, context: Context, old: Arrays, new: Arrays) -> dict[str, pa.Array]:
         total = pc.add(*(pc.fill_null(self._total(context, side), decimal.Decimal(0)) for side in (old, new)))
         sum_name = context.hidden("sum")
-        none = pc.and_(old[sum_name].is_null(), new[sum_name].is_null())
-        return self._split(context, pc.if_else(none, pa.scalar(None, total.type), total))
+        is_missing = pc.and_(old[sum_name].is_null(), new[sum_name].is_null())
+        return self._split(context, pc.if_else(is_missing, pa.scalar(None, total.type), total))
 
     def show(self, context: Context, state: Arrays) -> pa.Array:
-        return _fitting(self._total(context, state), context.column.type)
+        return _cast_or_null(self._total(context, state), context.column.type)
 
     def _total(self, context: Context, state: Arrays) -> pa.Array:
         """The sum as a decimal256: Arrow's arithmetic needs more digits than a decimal128 has."""
@@ -73,7 +73,7 @@ class Sum(AggregateFunction):
         return pc.add(low, high).cast(low.type)
 
     def _split(self, context: Context, total: pa.Array) -> dict[str, pa.Array]:
-        """The state columns of sums: sum and, where the column has one, carry."""
+        """Split sums into the state columns: the sum and, if the column has one, the carry."""
         sum_name, *carry = self.state(context)
         state_type = self.state(context)[sum_name]
         if not carry:
@@ -86,7 +86,7 @@ class Sum(AggregateFunction):
 
 
 def _rescale(values: pa.Array, scale: int) -> pa.Array:
-    """Decimals with the same digits and another scale, so with other values."""
+    """Reinterpret the digits of decimals with another scale, which changes the values."""
     target = pa.decimal256(values.type.precision, scale)
     return pa.Array.from_buffers(target, len(values), values.buffers(), offset=values.offset)
 
@@ -95,8 +95,8 @@ def _as_decimal(integers: pa.Array) -> pa.Array:
     return integers.cast(pa.int64()).cast(pa.decimal128(19, 0)).cast(pa.decimal128(MAX_PRECISION, 0))
 
 
-def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """The values as another type; NULL where a value does not fit."""
+def _cast_or_null(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Cast values to another type; NULL where a value does not fit."""
     if values.type == target:
         return values
     if pa.types.is_integer(target):
@@ -109,12 +109,12 @@ def _fitting(values: pa.Array, target: pa.DataType) -> pa.Array:
     wide = values.cast(pa.decimal256(76, values.type.scale))
     limit = pa.decimal256(76, values.type.scale)
     fits = pc.and_(pc.greater_equal(wide, pa.scalar(low, limit)), pc.less_equal(wide, pa.scalar(high, limit)))
-    fitting_values = pc.if_else(fits, wide, pa.scalar(None, limit))
-    return fitting_values.cast(target)
+    values_that_fit = pc.if_else(fits, wide, pa.scalar(None, limit))
+    return values_that_fit.cast(target)
 
 
 class Count(AggregateFunction):
-    """Number of non-null values, minus the number of those that were deleted."""
+    """Number of non-null values, minus the number of deleted values."""
 
     retractable = True
     may_overflow = True
@@ -125,7 +125,7 @@ class Count(AggregateFunction):
 
     def refuses(self, column: pa.DataType) -> Refusal | None:
         if not pa.types.is_integer(column):
-            return Refusal("is not possible", "count gives an integer: declare the column as bigint")
+            return Refusal("is not possible", "the result is an integer: declare the column as bigint")
         return None
 
     def state(self, context: Context) -> Mapping[str, pa.DataType]:
@@ -140,7 +140,7 @@ class Count(AggregateFunction):
         return {name: pc.add(pc.fill_null(old[name], 0), pc.fill_null(new[name], 0))}
 
     def show(self, context: Context, state: Arrays) -> pa.Array:
-        return _fitting(_as_decimal(state[context.hidden("count")]), context.column.type)
+        return _cast_or_null(_as_decimal(state[context.hidden("count")]), context.column.type)
 
     def state_without_values(self, context: Context, present: pa.Array) -> dict[str, pa.Array]:
         zero = pa.scalar(0, pa.int64())

@@ -1,4 +1,4 @@
-"""Events of many keys in version order, and versions as numbers; used by every mode but ``latest``."""
+"""Sorts the events of many keys by version, and numbers versions; used by every mode except ``latest``."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class History:
 
     Attributes:
         keys: Distinct keys, sorted.
-        order: The position of the event in the input, for each place in the sorted sequence.
-        starts: The first place of each key in the sorted sequence.
+        order: The input position of the event at each position of the sorted sequence.
+        starts: The first position of each key in the sorted sequence.
     """
 
     keys: KeyVector
@@ -41,26 +41,26 @@ class History:
 
     @property
     def runs(self) -> Indices:
-        """The position of the key in ``keys``, for each place in the sorted sequence."""
+        """The position in ``keys`` of the key at each position of the sorted sequence."""
         return np.repeat(np.arange(len(self.starts)), np.diff(np.append(self.starts, len(self.order))))
 
     def sort(self, column: pa.Array) -> pa.Array:
         """A column of the events in sorted order."""
         return column.take(pa.array(self.order))
 
-    def last(self, chosen: Mask) -> Indices:
-        """The last place of each key where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
-        return np.maximum.reduceat(np.where(chosen, np.arange(len(chosen)), -1), self.starts)
+    def last(self, mask: Mask) -> Indices:
+        """The last position of each key where ``mask``, in sorted order, is true, or -1."""
+        return np.maximum.reduceat(np.where(mask, np.arange(len(mask)), -1), self.starts)
 
-    def first(self, chosen: Mask) -> Indices:
-        """The first place of each key where the mask ``chosen`` is true, or -1. The mask is in sorted order."""
-        positions = np.minimum.reduceat(np.where(chosen, np.arange(len(chosen)), len(chosen)), self.starts)
-        return np.where(positions == len(chosen), -1, positions)
+    def first(self, mask: Mask) -> Indices:
+        """The first position of each key where ``mask``, in sorted order, is true, or -1."""
+        positions = np.minimum.reduceat(np.where(mask, np.arange(len(mask)), len(mask)), self.starts)
+        return np.where(positions == len(mask), -1, positions)
 
 
-def pick(column: pa.Array, places: Indices) -> pa.Array:
-    """The values at some positions; NULL where a position is negative."""
-    return column.take(pa.array(places, mask=places < 0))
+def pick(column: pa.Array, positions: Indices) -> pa.Array:
+    """Take the values at positions; NULL where a position is negative."""
+    return column.take(pa.array(positions, mask=positions < 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Versions:
 
     Attributes:
         ordering: The values of each ordering column, indexed by number.
-        arrival: Indexed by number.
+        arrival: The arrival of each version, indexed by number.
     """
 
     ordering: Sequence[pa.Array]
@@ -84,10 +84,10 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
     """Number the versions of several lists together.
 
     Args:
-        parts: Lists of (ordering columns, arrival); where the arrival is NULL there is no version.
+        parts: Lists of (ordering columns, arrival); a NULL arrival means a missing version.
 
     Returns:
-        The versions, and per list the number of each element, -1 where it has no version.
+        The versions, and for each list the number of each element, -1 for a missing version.
     """
     arrival = pa.concat_arrays([part for _, part in parts])
     columns = [pa.concat_arrays(list(column)) for column in zip(*(part for part, _ in parts), strict=True)]
@@ -107,12 +107,12 @@ def number_versions(parts: Sequence[tuple[Sequence[pa.Array], pa.Array]]) -> tup
 
 
 def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array], pa.Array]) -> Mask:
-    """Row by row, whether the new version is larger. A NULL arrival means no version, which is smaller than all."""
+    """Mask of the rows whose new version is larger. A NULL arrival means no version, which is smaller than all."""
     old_ordering, old_arrival = list(old[0]), old[1]
     new_ordering, new_arrival = list(new[0]), new[1]
-    of_each = (*old_ordering, old_arrival, *new_ordering, new_arrival)
-    if len(old_ordering) == 1 and not any(column.null_count for column in of_each):
-        # The usual case: compared as they are, without copies.
+    all_columns = (*old_ordering, old_arrival, *new_ordering, new_arrival)
+    if len(old_ordering) == 1 and not any(column.null_count for column in all_columns):
+        # The usual case: the values are compared without copies.
         old_rank, new_rank = ordering.native(old_ordering[0]), ordering.native(new_ordering[0])
         if old_rank is not None and new_rank is not None:
             later = np.asarray(new_arrival) > np.asarray(old_arrival)
@@ -120,7 +120,7 @@ def newer(old: tuple[Sequence[pa.Array], pa.Array], new: tuple[Sequence[pa.Array
     later = np.asarray(pc.greater(pc.fill_null(new_arrival, -1), pc.fill_null(old_arrival, -1)))
     if old_ordering:
         if len(old_ordering) == 1:
-            # The only ordering value of a version is never NULL. Where there is no version any number will do, and a
+            # The only ordering value of a version is never NULL. A missing version may have any value here, and a
             # column without NULLs is compared faster.
             old_ordering = [pc.coalesce(old_ordering[0], new_ordering[0])]
             new_ordering = [pc.coalesce(new_ordering[0], old_ordering[0])]

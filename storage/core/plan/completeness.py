@@ -1,11 +1,11 @@
 """Completeness: whether a snapshot has all events up to a value, according to the watermarks of its streams.
 
-A snapshot is complete through a value X, X included, if every stream that feeds a group that is read has a watermark
+A snapshot is complete through a value X, inclusive, if every stream that feeds a group of the read has a watermark
 above X: later events are above X, or late.
 
-1. A stream that was never written, or that has no watermark, is not complete.
-2. A request that can never be complete (a group whose first ordering column has no watermarks, an X of another type) is
-   invalid input.
+1. A stream without commits or without a watermark is not complete.
+2. A request that can never be complete is invalid input: a group whose first ordering column cannot have watermarks, or
+   an X of another type.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from weft.storage.core.types import format_type
 from weft.storage.errors import InvalidInput, NotComplete
 
 _INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
-_FORMS: Final = "give an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"
+_FORMS: Final = "use an integer, a date (2024-01-31) or a time (2024-01-31T10:00:00Z)"
 _CHOOSE: Final = "name the groups that must be complete: complete_groups (--complete-groups)"
 
 
 def check_complete(
     watermarks: Watermarks, schema: TableSchema, through: Value | str, complete_groups: Sequence[str] | None = None
 ) -> None:
-    """Refuse a snapshot that may lack events up to a value, that value included.
+    """Refuse a snapshot that may lack events up to a value, inclusive.
 
     Args:
         watermarks: Watermarks of the snapshot.
         schema: Schema of the snapshot.
-        through: Integer, date or datetime as the first ordering columns have it, or its text form. A date means the
-            end of that day, in UTC where the column is an instant.
-        complete_groups: Groups that matter; empty or None: all groups.
+        through: Integer, date or datetime of the type of the first ordering columns, or its text form. A date means the
+            end of that day, in UTC if the column is an instant.
+        complete_groups: Groups to check; empty or None for all groups.
 
     Raises:
         NotComplete: A stream that feeds one of these groups has no watermark above the value.
-        NotFound: The table has no such group.
+        NotFound: A group does not exist.
         InvalidInput: ``through`` is not a value of a group's first ordering column, or the column has no watermarks.
     """
     if isinstance(through, str):
@@ -58,28 +58,28 @@ def check_complete(
         silent = any(mark.value is None and mark.lanes for mark in lagging)
         hint = f"read again later, without complete_through, or {_CHOOSE}"
         if silent:
-            hint += "; give a lateness to writers of lanes without a watermark, or close lanes that get no more events"
+            hint += "; set a lateness for writers of lanes without a watermark, or close lanes that get no more events"
         raise NotComplete(
             f"the snapshot is not complete through {_text(through)}: {'; '.join(map(_describe, lagging))}", hint=hint
         )
 
 
 def _describe(mark: Watermark) -> str:
-    what = f"stream {mark.stream!r} (group {mark.group!r})"
+    stream = f"stream {mark.stream!r} (group {mark.group!r})"
     if not mark.lanes:
-        return f"{what} was never written"
+        return f"{stream} was never written"
     lanes = ", ".join(repr(str(lane)) for lane in mark.held_by)
     if mark.value is None:
-        return f"{what} has no watermark" + (f" in lane {lanes}" if lanes else "")
-    return f"{what} has watermark {_text(mark.value)}" + (f" (lane {lanes})" if len(mark.lanes) > 1 and lanes else "")
+        return f"{stream} has no watermark" + (f" in lane {lanes}" if lanes else "")
+    return f"{stream} has watermark {_text(mark.value)}" + (f" (lane {lanes})" if len(mark.lanes) > 1 and lanes else "")
 
 
 def _limit(through: Value, group: Group, schema: TableSchema) -> int:
-    """The largest number that is still within ``through``, in ticks of the group's first ordering column."""
+    """The largest value within ``through``, in ticks of the group's first ordering column."""
     first = watermark_type(group, schema)
     if first is None:
         raise InvalidInput(
-            f"complete_through: group {group.name!r} can have no watermark",
+            f"complete_through: group {group.name!r} cannot have a watermark",
             hint=f"{CARRY}; {_CHOOSE}",
         )
     moment, whole_day = isinstance(through, dt.datetime), not isinstance(through, int | dt.datetime)
@@ -98,7 +98,7 @@ def _limit(through: Value, group: Group, schema: TableSchema) -> int:
     raise InvalidInput(
         f"complete_through {_text(through)}: group {group.name!r} is ordered by {group.ordering[0]} "
         f"{format_type(first)}",
-        hint=f"give {kind}; if the groups have different types, {_CHOOSE}",
+        hint=f"use {kind}; if the groups have different types, {_CHOOSE}",
     )
 
 

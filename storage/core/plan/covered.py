@@ -16,12 +16,13 @@ from weft.storage.core.names import LaneName
 def covered_up_to(
     state: TableState, new: Mapping[FileGroup, SliceFile], with_logs: Sequence[FileGroup], target: cut.Seqs
 ) -> dict[LaneName, int]:
-    """A cut up to which every row is in a slice, once ``new`` are the newest slices; empty if that is known already.
+    """A cut up to which every row is in a slice once ``new`` are the newest slices; empty if the state has it already.
 
     Args:
         state: The newest state.
         new: Slices that are published on top of it.
-        with_logs: The file groups that had log files in the snapshot. All rows of the others were in their slices.
+        with_logs: The file groups that had log files in the snapshot. All rows of other file groups were in their
+            slices.
         target: Cut of the snapshot.
     """
     if {group.bits for group in (*new, *with_logs)} | state.slices.levels == state.levels and len(state.levels) == 1:
@@ -33,7 +34,7 @@ def covered_up_to(
 
 
 def _cuts_of(state: TableState, new: Mapping[FileGroup, SliceFile], groups: Sequence[FileGroup]) -> list[cut.Seqs]:
-    """The cuts of the slices that have the keys of some file groups; empty for keys in no slice."""
+    """The cuts of the slices that have the keys of these file groups; an empty cut for keys that are in no slice."""
     newest = {group: state.slices.cut_of(group) for group in state.slices}
     levels = state.slices.levels | {group.bits for group in new}
     for group, file_slice in new.items():

@@ -1,7 +1,7 @@
-"""The base files of a state, and which of their rows are current.
+"""The base files of a state, and their current rows.
 
 A shared base file may contain rows of file groups that have a newer slice in another file. Readers that open base files
-themselves have to leave these rows out (FORMAT.md, "Base and shadow files").
+themselves must leave these rows out (FORMAT.md, "Base and shadow files").
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from weft.storage.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class CurrentFile:
-    """A base file, or the rows of one that are current.
+    """A base file with its current rows.
 
     Attributes:
         file: The file.
         rev: Revision of the schema that it was written with.
         parts: The current rows, ascending, if some file groups of the file have newer slices; None for all rows.
-        overlaid: Ids of the column groups that overlays replace: the file has older values of them.
+        overlaid: Ids of the column groups that overlays replace; the file has older values of these groups.
     """
 
     file: FileRef
@@ -69,7 +69,7 @@ def current_files(slices: Sequence[FileSlice]) -> list[CurrentFile]:
     ]
 
 
-def check_shown(
+def check_current_values(
     schema: TableSchema,
     files: Sequence[CurrentFile],
     columns: Sequence[str],
@@ -77,30 +77,29 @@ def check_shown(
     overlaid_advice: str,
     older_advice: str,
 ) -> None:
-    """Check that a Parquet reader of the files shows what the table shows.
+    """Check that the values in files are those of the table, for other Parquet readers.
 
     Args:
         schema: Schema of the table.
         files: Base files.
-        columns: Columns that are read.
-        overlaid_advice: What to do about columns of overlays, besides naming others.
-        older_advice: What to do about files of older schemas, besides naming others.
+        columns: Columns to read.
+        overlaid_advice: End of the hint for columns of overlays.
+        older_advice: End of the hint for files of older schemas.
 
     Raises:
-        InvalidInput: Overlays have newer values of a column, or some of the files have an older schema, in which a
-            value column does not show what the table shows. Keys have no defaults: they can differ in a narrower type
-            only, which readers widen.
+        InvalidInput: Overlays have newer values of a column, or some files have an older schema with other values in a
+            value column. Keys cannot have defaults: they can only differ by a narrower type, which readers widen.
     """
     groups, overlays = schema.group_of_column, frozenset[int]().union(*(file.overlaid for file in files))
     if overlaid := [name for name in columns if name in groups and groups[name].id in overlays]:
         raise InvalidInput(
             f"overlays have newer values than base files in column {', '.join(overlaid)}",
-            hint=f"name the other columns{overlaid_advice}",
+            hint=f"list only other columns{overlaid_advice}",
         )
     revs = {file.rev for file in files}
     values = (name for name in columns if name not in schema.key)
     if older := [name for name in values if not all(reads_as_it_is(schema, rev, (name,)) for rev in revs)]:
         raise InvalidInput(
-            f"base files of an older schema do not show what the table shows in column {', '.join(older)}",
-            hint=f"name the other columns{older_advice}",
+            f"base files of an older schema have other values than the table in column {', '.join(older)}",
+            hint=f"list only other columns{older_advice}",
         )

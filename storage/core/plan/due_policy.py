@@ -3,9 +3,9 @@
 The service, ``weft compact`` and the functions on a cluster use this policy. A file group is due for compaction if one
 of these reasons applies; the first one is reported:
 
-- **commits**: many commits (or folds) wait, and every read has to fetch and merge a range of each. Folds reduce their
-  number, and write only what waits instead of the whole base. So by default a large file group is left to folds, and a
-  small one, which costs little to rewrite, is compacted soon (`commits_of_base`).
+- **commits**: many commits (or folds) wait, and every read must fetch and merge a range of each of them. Folds reduce
+  their number, and write only waiting rows instead of the whole base. So by default a large file group is left to
+  folds, and a small one, which costs little to rewrite, is compacted soon (`commits_of_base`).
 - **bytes**: its logs are large compared to its base, so merging is a large part of each read. A base grows with each
   compaction, so each row is rewritten a bounded number of times per doubling.
 - **read amplification**: a read fetches many times the bytes of its base, because log blocks are fetched whole.
@@ -13,15 +13,16 @@ of these reasons applies; the first one is reported:
 - **cold**: a waiting commit, in a fold or not, is far behind the head of its lane. Otherwise a file group that hardly
   ever gets rows would keep shared log files without a limit. All file groups with logs are due then, because only a
   complete compaction moves the start of the log for file groups that have no slice.
-- **buckets**: the table's number of buckets was changed, and it has another number (`weft.storage.services.split`).
-- **mostly unreferenced**: it shares a file that hardly any other file group uses any more
+- **buckets**: the table's number of buckets was changed, and the file group still has another number
+  (`weft.storage.services.split`).
+- **mostly unreferenced**: it shares a file that few other file groups still use
   (`weft.storage.core.plan.mostly_unreferenced`).
 
-File groups that are not due for compaction are due for a **fold** when together they have a given number of commits
-that are not folded. Each fold that replaces the folds before it writes all that waits again. So a fold is postponed
-while it would be small compared to these, up to `MAX_POSTPONED` times the number of commits.
+File groups that are not due for compaction are due for a **fold** when together they have a certain number of commits
+that are not folded. Each fold that replaces the folds before it writes all waiting rows again. So a fold is postponed
+while it would be small compared to these folds, up to `MAX_POSTPONED` times the number of commits.
 
-A clock is used only for ``age``: it affects when work is done, never what a read returns (PROTOCOL.md, S22 ClockFree).
+A clock is used only for ``age``: it affects when work is done, never the result of a read (PROTOCOL.md, S22 ClockFree).
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ COLD_FACTOR: Final = 8
 COLD_COMMITS: Final = 1_000
 
 LEAST_COMMITS: Final = 8
-"""By default at least so many commits wait for a file group before their number makes it due."""
+"""By default, the smallest number of waiting commits that makes a file group due."""
 
 RANGE_BYTES: Final = 16 * 1024
-"""A reader takes about as long for one more log range as for this many bytes of a base, compacting it included, if it
-reads the file group about ten times between two compactions (``python -m tests.benchmarks.due_policy``)."""
+"""One more log range costs a reader about as much as this many bytes of a base, including its compaction, if the file
+group is read about ten times between two compactions (``python -m tests.benchmarks.due_policy``)."""
 
 MAX_POSTPONED: Final = 16
-"""A fold is made in any case when ``fold_commits`` times this many commits are not folded."""
+"""A fold is no longer postponed when ``fold_commits`` times this many commits are not folded."""
 
 
 SPLIT_BYTES: Final = 1 << 30
-"""A split is proposed when the file groups of a partition are larger than this on average: a compaction rewrites one as
-a whole, and needs as much time and space."""
+"""A split is proposed when the file groups of a partition are larger than this on average, because a compaction
+rewrites a whole file group."""
 
 MAX_BITS: Final = 16
 
@@ -81,17 +82,17 @@ class DuePolicy:
     """Settings that decide when file groups are due.
 
     Attributes:
-        min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1. None:
-            `LEAST_COMMITS` for a small base, and more for a large one (`commits_of_base`).
-        max_log_ratio: Or when its logs have more than this multiple of the bytes of its base. Without a base it is
-            always due.
-        max_read_amplification: Or when a read fetches more than this many times the bytes of its base; at least 1.
-            None: no limit.
-        max_age: Or when a commit has waited for longer than this. None: no limit.
+        min_commits: A file group is due for compaction when this many commits or folds wait for it; at least 1. None
+            for `LEAST_COMMITS` with a small base, and more with a large one (`commits_of_base`).
+        max_log_ratio: A file group is also due when its logs have more than this multiple of the bytes of its base;
+            without a base it is always due.
+        max_read_amplification: A file group is also due when a read fetches more than this many times the bytes of its
+            base; at least 1. None for no limit.
+        max_age: A file group is also due when a commit has waited for longer than this. None for no limit.
         fold_commits: File groups that are not due for compaction are due for a fold when together they have this many
-            commits that are not folded; at least 2. None: never.
-        min_fold_ratio: And these commits have at least this multiple of the rows in folds; 0: no such condition. With
-            `MAX_POSTPONED` times the number of commits it does not apply.
+            commits that are not folded; at least 2. None for never.
+        min_fold_ratio: A fold also requires that these commits have at least this multiple of the rows in folds, unless
+            there are `MAX_POSTPONED` times ``fold_commits`` commits. 0 for no such condition.
     """
 
     min_commits: int | None = None
@@ -128,10 +129,11 @@ class Due:
 
 
 def commits_of_base(base_bytes: int, max_log_ratio: float) -> int:
-    """The number of waiting commits that make a file group due by default.
+    """The number of waiting commits that makes a file group due by default.
 
-    A range counts as `RANGE_BYTES` of logs, whatever its size: for a base of 256 KiB 8 commits are as expensive to read
-    as logs of half its size, for one of 4 MiB 128 commits. A large file group never gets so many, because of folds.
+    A range counts as `RANGE_BYTES` of logs, independent of its size: 8 commits on a base of 256 KiB, or 128 commits on
+    a base of 4 MiB, are as expensive to read as logs of half its size. A large file group never has so many commits,
+    because of folds.
     """
     return max(int(max_log_ratio * base_bytes / RANGE_BYTES), LEAST_COMMITS)
 
@@ -146,30 +148,30 @@ def plan_due(
     aged: Collection[int] = (),
     work: Collection[Work] = ALL_WORK,
 ) -> Mapping[FileGroup, Due]:
-    """The file groups that are due, sorted by file group.
+    """Find the file groups that are due, sorted by file group.
 
     Args:
-        policy: Decides when they are due.
+        policy: The policy that decides.
         slices: All slices of a snapshot.
         files: The log files of the snapshot.
         heads: Last entry of the snapshot in each lane.
-        bits: The bits that file groups are to have; None: those that they have.
+        bits: The bits that file groups should have; None to keep their bits.
         aged: Positions in ``files`` of the files with rows that have waited longer than ``policy.max_age``.
-        work: The kinds of work that will be done. Without compaction, file groups that are due for it may be due for a
-            fold.
+        work: The kinds of work that will be done. Without compaction, file groups that are due for compaction may be
+            due for a fold instead.
     """
     waiting = {s.group: set(s.file.tolist()) for s in slices if len(s.rows)}
     due: dict[FileGroup, Due] = {}
     if Work.COMPACT in work:
-        unsplit = frozenset[FileGroup]() if bits is None else other_bits(slices, bits)
-        due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged), unsplit)
+        with_other_bits = frozenset[FileGroup]() if bits is None else other_bits(slices, bits)
+        due = _due_for_compaction(policy, slices, files, heads, waiting, frozenset(aged), with_other_bits)
     if Work.FOLD in work:
         unfolded = [
             s
             for s in slices
             if s.group in waiting and s.group not in due and any(not files[i].is_fold for i in waiting[s.group])
         ]
-        if _folds_now(policy, unfolded, files):
+        if _is_worth_folding(policy, unfolded, files):
             due |= {s.group: _due(s, waiting[s.group], files, "commits", Work.FOLD) for s in unfolded}
     return {s.group: due[s.group] for s in slices if s.group in due}
 
@@ -181,7 +183,7 @@ def _due_for_compaction(
     heads: cut.Seqs,
     waiting: Mapping[FileGroup, set[int]],
     aged: frozenset[int],
-    unsplit: frozenset[FileGroup],
+    with_other_bits: frozenset[FileGroup],
 ) -> dict[FileGroup, Due]:
     cold_after = COLD_FACTOR * (policy.min_commits or COLD_COMMITS)
     log_files = [files[i] for i in set().union(*waiting.values())]
@@ -207,7 +209,7 @@ def _due_for_compaction(
         else:
             continue
         reasons[file_slice.group] = reason
-    reasons |= dict.fromkeys(unsplit - reasons.keys(), "buckets")
+    reasons |= dict.fromkeys(with_other_bits - reasons.keys(), "buckets")
     reasons |= dict.fromkeys(mostly_unreferenced(slices, reasons.keys(), heads), "mostly unreferenced")
     return {
         s.group: _due(s, waiting.get(s.group, set()), files, reasons[s.group]) for s in slices if s.group in reasons
@@ -215,14 +217,14 @@ def _due_for_compaction(
 
 
 def propose_buckets(slices: Sequence[FileSlice], bits: int) -> int:
-    """The number of buckets that the sizes of file groups ask for: as many as the table has, or more.
+    """Propose a number of buckets from the sizes of file groups: the current number, or more.
 
-    It is proposed only, because a split rewrites the table once. Small file groups share files, so fewer buckets are
+    It is only a proposal, because a split rewrites the table once. Small file groups share files, so fewer buckets are
     never proposed.
 
     Args:
         slices: All slices of a snapshot.
-        bits: The bits that file groups are to have.
+        bits: The bits that file groups have now.
     """
     partition_bytes: Counter[str] = Counter()
     for file_slice in slices:
@@ -233,8 +235,8 @@ def propose_buckets(slices: Sequence[FileSlice], bits: int) -> int:
     return 1 << bits
 
 
-def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence[LiveFile]) -> bool:
-    """Whether a fold of these file groups, which have commits that are not folded, is worth its cost."""
+def _is_worth_folding(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence[LiveFile]) -> bool:
+    """Whether it is worth to fold these file groups, which have commits that are not folded."""
     if policy.fold_commits is None or not unfolded:
         return False
     rows = np.zeros(len(files), np.int64)
@@ -245,8 +247,8 @@ def _folds_now(policy: DuePolicy, unfolded: Sequence[FileSlice], files: Sequence
     commits = len(_commits(file_numbers, files))
     if commits < policy.fold_commits:
         return False
-    enough = rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum()
-    return bool(enough) or commits >= MAX_POSTPONED * policy.fold_commits
+    is_large_enough = rows[~is_fold].sum() >= policy.min_fold_ratio * rows[is_fold].sum()
+    return bool(is_large_enough) or commits >= MAX_POSTPONED * policy.fold_commits
 
 
 def _due(

@@ -1,11 +1,11 @@
 """Decides which events to fold. Pure functions.
 
-For every file group with waiting events, a fold usually contains those events only and adds to the existing folds. It
-contains everything after the slice, and replaces the existing folds, if there are `MAX_CHAIN` of them, or if the
-waiting events are at least as large as the folds. So no reader merges more than `MAX_CHAIN` folds of a file group. The
-cost: the condition on size rewrites a row at most once for every doubling of what follows the slice; the condition on
-number, once in `MAX_CHAIN` folds. With n folds of equal size between two compactions a row is written about
-1 + n / (2 * MAX_CHAIN) times.
+For every file group with waiting events, a fold usually contains only these events and adds to the existing folds. If
+there are `MAX_CHAIN` folds, or if the waiting events are at least as large as the folds, the new fold contains
+everything after the slice and replaces the existing folds. So no reader merges more than `MAX_CHAIN` folds of a file
+group. The cost: the condition on size rewrites a row at most once for every doubling of the rows after the slice; the
+condition on the number of folds, once in `MAX_CHAIN` folds. With n folds of equal size between two compactions a row is
+written about 1 + n / (2 * MAX_CHAIN) times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_CHAIN: Final = 4  # each fold of a file group is a range that every read of 
 
 @dataclass(frozen=True, slots=True)
 class GroupFold:
-    """The part of a fold that belongs to one file group: where it begins, and the log ranges that it merges."""
+    """The part of a fold for one file group: where it begins, and the log ranges to merge."""
 
     folded: FoldedGroup
     ranges: FileSlice
@@ -52,33 +52,34 @@ def _plan(state: TableState, events: FileSlice, whole: FileSlice) -> GroupFold:
     group = events.group
     parent = dict(events.slice.cut) if events.slice is not None else {}
     chain = sum(1 for fold in state.folds if group in fold.groups)
-    anew = chain >= MAX_CHAIN or events.log_bytes >= whole.log_bytes - events.log_bytes
+    replaces_folds = chain >= MAX_CHAIN or events.log_bytes >= whole.log_bytes - events.log_bytes
     group_fold = FoldedGroup(
         partition=group.partition,
         bits=group.bits,
         bucket=group.bucket,
         parent=parent,
-        start=parent if anew else dict(state.folded_to(group)),
+        start=parent if replaces_folds else dict(state.folded_to(group)),
     )
-    return GroupFold(group_fold, whole if anew else events)
+    return GroupFold(group_fold, whole if replaces_folds else events)
 
 
 def cut_runs(folds: Sequence[GroupFold], schema: TableSchema, run_bytes: int) -> Iterator[list[GroupFold]]:
-    """Runs of neighbouring file groups, each for one file, of at most ``run_bytes`` or of one larger file group.
+    """Divide folds into runs of neighbouring file groups, one per file, of at most ``run_bytes``.
 
-    The file groups of a run have the same bits. Logs that need more memory than others count for more bytes.
+    A larger file group is a run by itself. The file groups of a run have the same bits. Logs that need much memory
+    count as more bytes.
     """
     for _, same_bits in itertools.groupby(folds, key=lambda fold: fold.group.bits):
-        several = list(same_bits)
-        memory = (log_memory_bytes(schema, each.ranges.log_bytes, int(each.ranges.rows.sum())) for each in several)
-        yield from cut_by_size(several, (size // UNPACKED for size in memory), run_bytes)
+        group_folds = list(same_bits)
+        memory = (log_memory_bytes(schema, fold.ranges.log_bytes, int(fold.ranges.rows.sum())) for fold in group_folds)
+        yield from cut_by_size(group_folds, (size // UNPACKED for size in memory), run_bytes)
 
 
 def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> bool:
     """Whether a file group's part of a fold up to ``to`` begins where its slice and folds end (PROTOCOL.md, F3).
 
-    A fold of everything after the slice replaces the folds before it, so it must contain everything that they contain,
-    and more: otherwise it need not be published.
+    A fold of everything after the slice replaces the folds before it, so it must contain all of their events and more;
+    otherwise it need not be published.
     """
     group = group_fold.group
     folded_end = state.folded_to(group)
@@ -92,7 +93,7 @@ def may_publish(state: TableState, group_fold: FoldedGroup, to: cut.Seqs) -> boo
 
 
 def still_covered(before: TableState, now: TableState, to: cut.Seqs) -> bool:
-    """Whether slices and folds still contain what they contained up to ``to`` in the state ``before``.
+    """Whether slices and folds still contain the events up to ``to`` that they contained in the state ``before``.
 
     A compaction that began before a fold and ends after it ends the fold, and its slice may contain less.
     """

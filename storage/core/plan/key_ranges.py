@@ -1,8 +1,8 @@
 """Divides the keys of a large file group into ranges that can be read independently, or one after the other.
 
 Every key is in exactly one range, and all events and rows of a key are read with its range. So the parts together have
-the rows of the whole, in every merge mode. *Any* bounds give the right result; they only decide how the bytes are
-distributed. They are chosen by statistics, which have the key range of each stored part:
+all rows of the file group, in every merge mode. *Any* bounds lead to the right result; they only decide how the bytes
+are distributed. They are chosen by statistics, which have the key range of each stored part:
 
     base       [a.....d][e.....h][i.....m]     row groups; their key ranges do not overlap
     logs       [.b..........................k] blocks; several may overlap
@@ -25,7 +25,7 @@ from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import Indices, KeyVector
 
 MAX_REPEATED: Final = 2.0
-"""All ranges that are read independently read at most this many times the bytes of the file group."""
+"""Ranges that are read independently read at most this many times the bytes of the file group in total."""
 UNEVEN: Final = 2.0
 """Bounds are uneven if the largest range has more than this many times the bytes of the average range."""
 
@@ -52,7 +52,7 @@ class KeyRange:
         return first, end
 
     def rows(self, sorted_rows: Arrays, sort_column: str) -> dict[str, pa.Array]:
-        """The rows with a key of the range, of rows that are sorted by key."""
+        """Select the rows with a key of the range; the input is sorted by key."""
         first, end = self.positions(keys.key_vector(sorted_rows[sort_column]))
         return {name: column.slice(first, end - first) for name, column in sorted_rows.items()}
 
@@ -66,7 +66,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Stored parts of one file group, such as row groups or log ranges; in columns.
+    """Key ranges and sizes of stored parts of one file group, such as row groups or log ranges, in columns.
 
     Attributes:
         least, largest: A lower and an upper bound of the keys of each part.
@@ -81,21 +81,21 @@ class Extents:
         return len(self.bytes)
 
     @classmethod
-    def joined(cls, several: Sequence[Extents]) -> Extents:
-        """The extents of several parts as one."""
-        if len(several) == 1:
-            return several[0]
+    def joined(cls, parts: Sequence[Extents]) -> Extents:
+        """Concatenate extents."""
+        if len(parts) == 1:
+            return parts[0]
         return cls(
-            keys.concat([extents.least for extents in several]),
-            keys.concat([extents.largest for extents in several]),
-            np.concatenate([extents.bytes for extents in several]),
+            keys.concat([extents.least for extents in parts]),
+            keys.concat([extents.largest for extents in parts]),
+            np.concatenate([extents.bytes for extents in parts]),
         )
 
     def near(self, others: Extents) -> Extents:
-        """The parts that may have keys in common with another one."""
+        """The parts that may have keys in common with a part of ``others``."""
         _, starts = keys.in_order(others.least)
         _, ends = keys.in_order(others.largest)
-        # More of the others begin up to the end of the part than end before its beginning.
+        # A part overlaps others if more of them begin up to its end than end before its beginning.
         common = keys.upper_bounds(starts, self.largest) > keys.lower_bound(ends, self.least)
         return Extents(keys.take(self.least, common), keys.take(self.largest, common), self.bytes[common])
 
@@ -108,21 +108,23 @@ def choose_bounds(
     *,
     max_repeated: float = MAX_REPEATED,
 ) -> KeyVector | None:
-    """Keys that divide a file group into about ``ranges`` ranges of about equal bytes.
+    """Choose keys that divide a file group into about ``ranges`` ranges of about equal bytes.
 
-    They are first keys of row groups if possible, otherwise also of log blocks. There are fewer ranges if more would
-    read the same bytes too often, for example with many small commits that each have keys from the whole file group.
+    The keys are first keys of row groups if possible, otherwise also of log blocks. There are fewer ranges if more
+    would read the same bytes too often, for example with many small commits that each have keys from the whole file
+    group.
 
     Args:
         row_groups: The row groups of the base file, in file order; None without a base.
         logs: The log ranges; None without logs.
-        ranges: Wanted number of ranges, at least 2.
-        others: What else is divided at the same keys: stored parts of other states of the file group.
-        max_repeated: All ranges together have at most this many times the bytes of the file group. Does not matter if
-            the ranges are read one after the other by a reader that keeps what it has read for the next one.
+        ranges: Target number of ranges, at least 2.
+        others: Stored parts of other states of the file group, which are divided at the same keys.
+        max_repeated: Maximum bytes of all ranges together, as a multiple of the bytes of the file group. Infinite for
+            a reader that reads the ranges one after the other, and keeps data for the next range.
 
     Returns:
-        The lower bound of each range but the first, distinct and ascending; None if the file group cannot be divided.
+        The lower bound of each range except the first, distinct and ascending; None if the file group cannot be
+        divided.
     """
     parts = [part for part in (row_groups, logs, *others) if part is not None and len(part)]
     if not parts:
@@ -142,7 +144,7 @@ def choose_bounds(
 
 
 def ranges_of(bounds: KeyVector, part: Extents) -> tuple[Indices, Indices]:
-    """The numbers of the first and the last range that can have keys of each stored part; range 0 is before bound 0."""
+    """Numbers of the first and the last range that can have keys of each stored part; range 0 ends at bound 0."""
     return keys.upper_bounds(bounds, part.least), keys.upper_bounds(bounds, part.largest)
 
 
@@ -151,8 +153,8 @@ def _between(row_groups: Extents) -> KeyVector:
 
     If statistics are truncated, neighbours may seem to overlap; then there is no bound between them.
     """
-    apart = _less(row_groups.largest[:-1], row_groups.least[1:])
-    return keys.take(row_groups.least, np.flatnonzero(apart) + 1)
+    is_apart = _less(row_groups.largest[:-1], row_groups.least[1:])
+    return keys.take(row_groups.least, np.flatnonzero(is_apart) + 1)
 
 
 def _is_uneven(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> bool:
@@ -175,19 +177,19 @@ def _quantiles(candidates: KeyVector, parts: Sequence[Extents], ranges: int) -> 
 
 
 def _bytes_between(bounds: KeyVector, parts: Sequence[Extents]) -> npt.NDArray[np.float64]:
-    """Bytes of each range, if the bytes of a stored part are distributed evenly over the ranges that it overlaps."""
+    """Bytes of each range, if each stored part distributes its bytes evenly over the ranges that it overlaps."""
     change = np.zeros(len(bounds) + 2)
     for part in parts:
         first, last = ranges_of(bounds, part)
         share = part.bytes / (last - first + 1)
         np.add.at(change, first, share)
         np.add.at(change, last + 1, -share)
-    spread: npt.NDArray[np.float64] = np.cumsum(change)[:-1]
-    return np.where(spread > 0.5, spread, 0.0)  # a fraction of a byte is a rounding error
+    range_bytes: npt.NDArray[np.float64] = np.cumsum(change)[:-1]
+    return np.where(range_bytes > 0.5, range_bytes, 0.0)  # a fraction of a byte is a rounding error
 
 
 def _bytes_read(bounds: KeyVector, parts: Sequence[Extents]) -> float:
-    """Bytes that all ranges read together."""
+    """Total bytes that the ranges read."""
     total = 0.0
     for part in parts:
         first, last = ranges_of(bounds, part)

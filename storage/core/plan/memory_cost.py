@@ -1,12 +1,12 @@
 """Estimates the memory that file groups need, from their rows, stored bytes and the schema.
 
-Stored bytes alone say little: integers that repeat are stored in a bit and need eight bytes each in memory, and a
-column that is held apart needs kilobytes, however few rows it has. So a file group costs
+Stored bytes alone are a bad estimate: repeated integers are stored in a bit and need eight bytes each in memory, and
+each separate column in memory needs kilobytes, even with few rows. So a file group costs
 
     rows x width of the columns of fixed width    (exact)
     stored bytes x `UNPACKED`                     (an estimate, for texts)
 
-and what holds the rows of file groups, blocks or batches apart costs `APART_BYTES` for each of them and each column.
+and code that holds file groups, blocks or batches separately needs `APART_BYTES` for each column of each of them.
 `tests/benchmarks/memory.py` measures both.
 """
 
@@ -24,7 +24,7 @@ UNPACKED: Final = 4
 """Estimate of the bytes in memory for each stored byte."""
 
 APART_BYTES: Final = 2 * 1024
-"""A column of a few rows: the objects of Arrow and Python, and buffers that are rounded up. Measured 1.2 to 2 KiB."""
+"""Memory of a column of a few rows: objects of Arrow and Python, and rounded buffers. Measured: 1.2 to 2 KiB."""
 
 _BATCHES: Final = 16
 
@@ -41,18 +41,18 @@ def log_memory_bytes(schema: TableSchema, log_bytes: int, log_rows: int) -> int:
 
 
 def merging_bytes(schema: TableSchema) -> int:
-    """Memory for the columns of a merge, without their rows: what is read, merged and written, in some batches each."""
+    """Memory for the columns of a merge, without their rows: some batches each to read, merge and write."""
     return _BATCHES * APART_BYTES * len(schema.slice)
 
 
 def block_bytes(slices: Iterable[FileSlice], files: Sequence[LiveFile]) -> int:
-    """Memory for the columns of the log blocks that file groups read, without their rows: each block is held apart."""
+    """Memory for the columns of the log blocks of file groups, without their rows: each block is held separately."""
     blocks = {pair for item in slices for pair in zip(item.file.tolist(), item.block.tolist(), strict=True)}
     return APART_BYTES * sum(len(files[number].file.columns) for number, _ in blocks)
 
 
 def cut_by_size(items: Sequence[T], sizes: Iterable[float], limit: float) -> Iterator[list[T]]:
-    """Runs of neighbours whose sizes are up to ``limit`` together; a larger item is alone."""
+    """Divide items into runs of neighbours with a total size up to ``limit``; a larger item is alone."""
     run: list[T] = []
     filled = 0.0
     for item, size in zip(items, sizes, strict=True):

@@ -1,9 +1,9 @@
 """Finds file groups in shared files that are mostly unreferenced. Pure functions.
 
-Small file groups share files, and a newer slice of one is written to another file. From then on its rows in the shared
-file are unused, but the file is kept until all its file groups have newer slices: a file group that hardly ever gets
-rows would keep a file of many times its size. So the remaining file groups of such a file are compacted too, with or
-without logs. This writes less than a third of what compacting the other file groups has written.
+Small file groups share files, and a newer slice of one is written to another file. Then its rows in the shared file are
+unused, but the file is kept until all its file groups have newer slices: a file group that seldom gets rows would keep
+a file of many times its size. So the remaining file groups of such a file are compacted too, with or
+without logs. This writes less than a third of the bytes that compacting the other file groups has written.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def mostly_unreferenced(
     Args:
         slices: All slices of a snapshot.
         leaving: File groups that are compacted anyway; they are not in the result.
-        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (PROTOCOL.md, K3).
+        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted, because its successor
+            would have the same cut (PROTOCOL.md, K3).
     """
     staying = [file_slice.slice for file_slice in slices if file_slice.slice and file_slice.group not in leaving]
     referenced_rows: Counter[Path] = Counter()
@@ -46,7 +46,7 @@ def mostly_unreferenced(
 
 
 def _files_of(file_slice: SliceFile) -> Iterator[tuple[FileRef, int]]:
-    """The files of a slice, and how many of their rows belong to it."""
+    """The files of a slice, each with the number of its rows that belong to the slice."""
     if file_slice.base is not None:
         yield file_slice.base, file_slice.base_rows
     if file_slice.shadow is not None:

@@ -19,7 +19,7 @@ class ReadFile(NamedTuple):
 
 
 def overlaid_columns(schema: TableSchema, overlays: Sequence[Overlay]) -> Mapping[str, int]:
-    """The position of the overlay that has the newest values of a column; columns of the base are left out."""
+    """For each column of an overlay, the position of the overlay with its newest values."""
     if not overlays:
         return {}
     groups = {group.id: group for group in schema.groups}
@@ -34,7 +34,7 @@ def overlaid_columns(schema: TableSchema, overlays: Sequence[Overlay]) -> Mappin
 def files_of_columns(
     schema: TableSchema, base: FileRef, overlays: Sequence[Overlay], columns: Collection[str]
 ) -> list[ReadFile]:
-    """The files to read for some columns of a base, at least one, each with its columns.
+    """The files to read for columns of a base, at least one file, each with its columns.
 
     Key columns are in every file, and are read from the first one.
 
@@ -57,7 +57,7 @@ def files_of_columns(
 
 
 def only_file(schema: TableSchema, file_slice: SliceFile, columns: Collection[str]) -> FileRef | None:
-    """The one file that has all of some columns of the visible rows of a slice; None if they are in several files."""
+    """The file that has all these columns of the visible rows of a slice; None if they are in several files."""
     if file_slice.base is None:
         return None
     files = files_of_columns(schema, file_slice.base, file_slice.overlays, columns)
@@ -65,12 +65,12 @@ def only_file(schema: TableSchema, file_slice: SliceFile, columns: Collection[st
 
 
 def overlaid_groups(slices: Iterable[FileSlice], heads: cut.Seqs) -> frozenset[FileGroup]:
-    """File groups whose slices have overlays that a compaction can end.
+    """File groups whose slices have overlays that a compaction can replace.
 
     Args:
         slices: Slices of a snapshot.
-        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted: its successor would have
-            the same cut (PROTOCOL.md, K3).
+        heads: Last entry of the snapshot in each lane. A slice with this cut is not compacted, because its successor
+            would have the same cut (PROTOCOL.md, K3).
     """
     return frozenset(
         file_slice.group

@@ -1,6 +1,6 @@
 """Estimates how much more a reader reads because file groups have logs.
 
-A reader fetches the base of a file group and the blocks of log files that have rows of it. Blocks are fetched whole.
+A reader fetches the base of a file group and the log blocks with rows of the file group. Blocks are fetched whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from weft.storage.core.plan.slices import FileSlice, LiveFile
 
 SMALL_TABLE_BYTES: Final = 64 * 1024 * 1024
-"""A smaller table is read in less than a second whatever its logs are, so it counts as one of this size."""
+"""Minimum of the table size in the estimate: a smaller table is read in less than a second with any logs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class ReadCost:
     """The cost of a read of a whole snapshot.
 
     Attributes:
-        amplification: Bytes that it fetches, divided by the bytes of the table when it is compacted. File groups that
-            were never compacted count as half of their logs, and a table counts as at least `SMALL_TABLE_BYTES`.
-        commits: Commits and folds whose files it opens.
+        amplification: Bytes that the read fetches, divided by the bytes of the compacted table. File groups that were
+            never compacted count as half of their logs, and a table counts as at least `SMALL_TABLE_BYTES`.
+        commits: Number of commits and folds whose files the read opens.
     """
 
     amplification: float
@@ -62,7 +62,7 @@ def read_cost(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> ReadCos
 
 
 def _fetched_bytes(slices: Sequence[FileSlice], files: Sequence[LiveFile]) -> int:
-    """Bytes of the blocks that have rows of file groups, each block once."""
+    """Bytes of the distinct blocks that have rows of these file groups."""
     if not slices:
         return 0
     file, block = (np.concatenate([getattr(file_slice, name) for file_slice in slices]) for name in ("file", "block"))

@@ -1,9 +1,9 @@
-"""Log ranges of writers that knew another number of buckets, for the file groups of a state (PROTOCOL.md, G3).
+"""Assigns log ranges that were written with another number of buckets to the file groups of a state (PROTOCOL.md, G3).
 
 The file groups of a state are those with a slice or a fold. A key in none of them is in its bucket of the largest
-number of bits in use. So each key has one file group, and log files of any number of bits can be read: a range of
-fewer bits than its file group is read by all parts of it, each of which filters by the hash of the keys; a range of
-more bits belongs to its file group as it is.
+number of bits in use. So each key has one file group, and log files of any number of bits can be read. A range of
+fewer bits than the file groups is read by all file groups that are parts of it, and each of them filters by the hash of
+the keys. A range of more bits belongs to one file group as a whole.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ def regroup_ranges(
 
     Returns:
         File groups in order, and the ranges; a range occurs once for each file group that reads it, with a share of
-        its bytes. The column ``shared`` is 1 where it has rows of several.
+        its bytes. The column ``shared`` is 1 if the range has rows of several file groups.
     """
     folded_groups, finest = state.folded_groups, max(state.levels)
 
-    def has(group: FileGroup) -> bool:
+    def exists(group: FileGroup) -> bool:
         return group in state.slices or group in folded_groups
 
     levels = sorted(state.levels)
     range_groups = np.unique(ranges["group"]).tolist()
-    parts_of = {number: _file_groups(groups[number], levels, finest, has) for number in range_groups}
+    parts_of = {number: _file_groups(groups[number], levels, finest, exists) for number in range_groups}
     if only is not None:
         names = frozenset(only)
         parts_of = {number: [group for group in parts if group in names] for number, parts in parts_of.items()}
     slices = [group for group in groups if group in state.slices and (only is None or group in only)]
     file_groups = sorted({*slices, *(group for parts in parts_of.values() for group in parts)})
-    place = {group: number for number, group in enumerate(file_groups)}
+    position_of = {group: number for number, group in enumerate(file_groups)}
     copies = np.zeros(len(groups), np.int64)
     for number, parts in parts_of.items():
         copies[number] = len(parts)
-    of_range = ranges["group"]
-    repeats = copies[of_range] if len(of_range) else of_range
+    range_group = ranges["group"]
+    repeats = copies[range_group] if len(range_group) else range_group
     result = {name: np.repeat(values, repeats) for name, values in ranges.items()}
-    pieces = [parts_of[number] for number in of_range.tolist()]
-    result["group"] = np.array([place[group] for parts in pieces for group in parts], np.int64)
+    pieces = [parts_of[number] for number in range_group.tolist()]
+    result["group"] = np.array([position_of[group] for parts in pieces for group in parts], np.int64)
     result["bytes"] = result["bytes"] // np.maximum(np.repeat(repeats, repeats), 1)
-    bits = np.array([groups[number].bits for number in of_range.tolist()], np.int64)
-    of_made = np.array([group.bits for group in file_groups], np.int64)
-    result["shared"] = (np.repeat(bits, repeats) < of_made[result["group"]]).astype(np.int64)
+    bits = np.array([groups[number].bits for number in range_group.tolist()], np.int64)
+    group_bits = np.array([group.bits for group in file_groups], np.int64)
+    result["shared"] = (np.repeat(bits, repeats) < group_bits[result["group"]]).astype(np.int64)
     return file_groups, result
 
 
 def _file_groups(
-    group: FileGroup, levels: Sequence[int], finest: int, has: Callable[[FileGroup], bool]
+    group: FileGroup, levels: Sequence[int], finest: int, exists: Callable[[FileGroup], bool]
 ) -> list[FileGroup]:
     """The file groups of a state that have the keys of a bucket."""
     for bits in levels:
-        if bits <= group.bits and has(whole := group.within(bits)):
+        if bits <= group.bits and exists(whole := group.within(bits)):
             return [whole]
     if group.bits >= finest:
         return [group.within(finest)]
-    return [child for part in group.parts(group.bits + 1) for child in _file_groups(part, levels, finest, has)]
+    return [child for part in group.parts(group.bits + 1) for child in _file_groups(part, levels, finest, exists)]

@@ -1,7 +1,7 @@
-"""Which file groups a compaction takes together to write slices of the table's number of bits (PROTOCOL.md, G2).
+"""Selects the file groups that a compaction splits or merges to the table's number of bits (PROTOCOL.md, G2).
 
-A file group with fewer bits is split: its parts are written together, because only together they may replace it. One
-with more bits is merged with all others that are parts of the same bucket.
+A file group with fewer bits is split: its parts are written together, because only all parts together may replace it.
+A file group with more bits is merged with all other parts of the same bucket.
 """
 
 from __future__ import annotations
@@ -15,21 +15,23 @@ from weft.storage.core.plan.slices import FileSlice
 
 
 def other_bits(slices: Iterable[FileSlice], bits: int) -> frozenset[FileGroup]:
-    """The file groups that are to be split or merged."""
+    """The file groups to split or merge."""
     return frozenset(file_slice.group for file_slice in slices if file_slice.group.bits != bits)
 
 
 def merged_parts(
-    slices: Iterable[FileSlice], chosen: Iterable[FileSlice], bits: int
+    slices: Iterable[FileSlice], to_compact: Iterable[FileSlice], bits: int
 ) -> dict[FileGroup, list[FileSlice]]:
-    """The file groups that become one with chosen file groups of more bits, by what they become.
+    """For each merged file group, the file groups of more bits that become it.
 
     Args:
         slices: All slices of a snapshot, in order.
-        chosen: File groups to compact.
+        to_compact: File groups to compact.
         bits: The table's number of bits.
     """
-    parts: dict[FileGroup, list[FileSlice]] = {item.group.within(bits): [] for item in chosen if item.group.bits > bits}
+    parts: dict[FileGroup, list[FileSlice]] = {
+        item.group.within(bits): [] for item in to_compact if item.group.bits > bits
+    }
     for item in slices:
         if item.group.bits > bits and (target := item.group.within(bits)) in parts:
             parts[target].append(item)
@@ -39,23 +41,20 @@ def merged_parts(
 def as_targets(
     slices: Sequence[FileSlice], parts: Mapping[FileGroup, Sequence[FileSlice]], bits: int
 ) -> list[FileSlice]:
-    """The chosen file groups, with one in place of those that become one; in order of what they become.
-
-    What stands for several has their size, and nothing else.
-    """
-    none = np.empty(0, np.int64)
+    """Replace file groups to merge by the merged one, which has only their total size; in order of the result."""
+    empty = np.empty(0, np.int64)
     targets: dict[FileGroup, FileSlice] = {}
     for item in slices:
         target = item.group.within(bits) if item.group.bits > bits else item.group
         if target in parts and target not in targets:
             size = sum(part.log_bytes + part.base_bytes for part in parts[target])
-            targets[target] = FileSlice(target, None, none, none, none, none, 0, size)
+            targets[target] = FileSlice(target, None, empty, empty, empty, empty, 0, size)
         targets.setdefault(target, item)
     return [targets[group] for group in sorted(targets)]
 
 
 def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
-    """The file groups of a task in order of the (first) file group with ``bits`` that they become."""
+    """The file groups of a task in order of the first file group with ``bits`` that they become."""
 
     def first_target(group: FileGroup) -> FileGroup:
         return next(group.parts(bits)) if group.bits < bits else group.within(bits)
@@ -64,5 +63,5 @@ def in_order(run: Iterable[FileSlice], bits: int) -> list[FileSlice]:
 
 
 def without(slices: Iterable[FileSlice], targets: Collection[FileGroup], bits: int) -> list[FileSlice]:
-    """The chosen file groups that do not become one of those that are taken."""
+    """The file groups that do not become one of ``targets``."""
     return [item for item in slices if item.group.bits <= bits or item.group.within(bits) not in targets]

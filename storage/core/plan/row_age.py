@@ -1,7 +1,7 @@
 """Decides which rows and deletes are older than a table's time to live (MERGE.md, "Time to live"). Pure functions.
 
-A row is judged by its registers, so the answer does not depend on how its events are stored. The moment is an argument:
-whoever removes rows records it.
+The age of a row follows from its registers, so the result does not depend on how its events are stored. The current
+time is an argument; the service that removes rows records it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.storage.core import names
 from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import Mask
 from weft.storage.core.model import Ttl
-from weft.storage.core.predicate import ColumnRange, Known
+from weft.storage.core.predicate import ColumnRange, RangeLookup
 from weft.storage.core.schema.table_schema import TableSchema
 
 _DAY_MS: Final = 86_400_000
@@ -25,12 +25,12 @@ _UNKNOWN: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class AgeLimits:
-    """The times before which rows and deletes are old, at one moment. Times are Unix milliseconds.
+    """The times before which rows and deletes are old, in Unix milliseconds.
 
     Attributes:
-        by: The column that says how old a row is; "": its last event.
+        by: The column that holds the time of a row; "" for the time of its last event.
         unit: Unit of an integer column, see `Ttl`.
-        rows_ms: Rows from before this time are old; None: rows do not expire.
+        rows_ms: Rows from before this time are old; None if rows do not expire.
         deletes_ms: Deletes that were committed before this time are old.
         stamp_bits: Bits of an arrival below its stamp.
     """
@@ -48,7 +48,7 @@ class AgeLimits:
         return cls(ttl.by, ttl.unit, rows_ms, now_ms - ttl.deletes_ms, stamp_bits)
 
     def columns(self, schema: TableSchema, *, visible: bool) -> list[str]:
-        """The columns of slices that `expired` reads, for rows that are visible or for those that are not."""
+        """The slice columns that `expired` reads, for visible or for hidden rows."""
         column_names = [schema.sort_column, *_arrivals(schema), *_floors(schema)]
         if self.by and self.by not in column_names:
             column_names.append(self.by)
@@ -58,24 +58,24 @@ class AgeLimits:
 
 
 def expired(schema: TableSchema, rows: Arrays, limits: AgeLimits) -> Mask:
-    """Which of n merged rows are removed: all deletes are old, and the row is old or nothing but deletes is known.
+    """Mask of the merged rows to remove: all their deletes are old, and the row is old or has only deletes.
 
     Args:
         schema: The schema of the columns.
         rows: Slice columns, n rows: `AgeLimits.columns`.
-        limits: What is old.
+        limits: The limits of age.
     """
     size = len(rows[schema.sort_column])
     newest_delete = _newest(rows, _floors(schema), size)
     deletes_old = newest_delete < limits.deletes_ms << limits.stamp_bits
     result: Mask = deletes_old & (
-        _only_deletes(schema, rows, newest_delete) | _old(schema, rows, limits, newest_delete)
+        _has_only_deletes(schema, rows, newest_delete) | _find_old(schema, rows, limits, newest_delete)
     )
     return result
 
 
-def may_have_expired(schema: TableSchema, ranges: Known, limits: AgeLimits, *, visible: bool) -> bool:
-    """Whether rows of a row group can be `expired`, by its statistics; visible rows, or those that are not."""
+def may_have_expired(schema: TableSchema, ranges: RangeLookup, limits: AgeLimits, *, visible: bool) -> bool:
+    """Whether visible or hidden rows of a row group can be `expired`, according to its statistics."""
     if not visible and _may_be_below(ranges, _floors(schema), limits.deletes_ms << limits.stamp_bits):
         return True
     if limits.rows_ms is None:
@@ -95,8 +95,8 @@ def may_have_expired(schema: TableSchema, ranges: Known, limits: AgeLimits, *, v
     return not stats.all_null and _number(stats.least, stats.type) < _threshold(limits, stats.type)
 
 
-def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: Any) -> Mask:
-    """Which rows are old: by the column if they have a value in it, otherwise by their last event."""
+def _find_old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: Any) -> Mask:
+    """Mask of the old rows: by the value of the column, or by the last event without a value."""
     size = len(rows[schema.sort_column])
     if limits.rows_ms is None:
         return np.zeros(size, np.bool_)
@@ -114,12 +114,12 @@ def _old(schema: TableSchema, rows: Arrays, limits: AgeLimits, newest_delete: An
     return result
 
 
-def _only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask:
+def _has_only_deletes(schema: TableSchema, rows: Arrays, newest_delete: Any) -> Mask:
     """Mask of rows that have only deletes: no group is present, and no group has state without a floor."""
     result: Mask = newest_delete != _UNKNOWN
     for group in schema.groups:
         result = result & np.asarray(rows[names.arrival(group.id)].is_null())
-    if result.any():  # rows that are visible lack the other columns
+    if result.any():  # visible rows are read without the other columns
         for name in _other_state(schema):
             result = result & np.asarray(rows[name].is_null())
     return result
@@ -139,14 +139,14 @@ def _floors(schema: TableSchema) -> list[str]:
 
 
 def _other_state(schema: TableSchema) -> list[str]:
-    """The state of groups that have no delete floor."""
+    """The state columns of groups without a delete floor."""
     floors = frozenset(_floors(schema))
     groups = [group for group in schema.groups if names.floor_arrival(group.id) not in floors]
     return [field.name for group in groups for field in schema.state_fields(group)]
 
 
 def _newest(rows: Arrays, columns: list[str], size: int) -> Any:
-    """The largest arrival of each row; `_UNKNOWN` if it has none."""
+    """The largest arrival of each row; `_UNKNOWN` without an arrival."""
     result = np.full(size, _UNKNOWN, np.int64)
     for name in columns:
         if rows[name].null_count < size:
@@ -154,13 +154,15 @@ def _newest(rows: Arrays, columns: list[str], size: int) -> Any:
     return result
 
 
-def _may_be_below(ranges: Known, columns: list[str], limit: int) -> bool:
-    """Whether all arrivals of some row can be below a limit; a row has at least one."""
+def _may_be_below(ranges: RangeLookup, columns: list[str], limit: int) -> bool:
+    """Whether all arrivals of some row can be below a limit; each row has at least one arrival."""
     stats = [ranges(name) for name in columns]
     if any(item is None or (item.least is None and not item.all_null) for item in stats):
         return True
-    some = [item for item in stats if item is not None and not item.all_null]
-    return any(item.least < limit for item in some) and all(item.least < limit for item in some if item.nulls == 0)
+    with_values = [item for item in stats if item is not None and not item.all_null]
+    return any(item.least < limit for item in with_values) and all(
+        item.least < limit for item in with_values if item.nulls == 0
+    )
 
 
 def _has_no_nulls(column_range: ColumnRange | None) -> bool:
@@ -168,7 +170,7 @@ def _has_no_nulls(column_range: ColumnRange | None) -> bool:
 
 
 def _threshold(limits: AgeLimits, kind: pa.DataType) -> int:
-    """Values of a column are old if they are smaller, as numbers."""
+    """The number below which values of a column are old."""
     assert limits.rows_ms is not None, "rows expire"
     if pa.types.is_timestamp(kind) or limits.unit == "microseconds":
         return limits.rows_ms * 1000
@@ -178,7 +180,7 @@ def _threshold(limits: AgeLimits, kind: pa.DataType) -> int:
 
 
 def _as_numbers(column: pa.Array) -> pa.Array:
-    """A time column as int64: days, microseconds, or the integers that it has."""
+    """Convert a time column to int64: days, microseconds, or its integers."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.int32())
     return column.cast(pa.int64())

@@ -1,13 +1,14 @@
 """Divides work between compactions of one table that run at the same time. Pure functions.
 
 Each compaction announces itself by its open PLAN, so no further object is needed. For each piece of work a hash ranks
-the open plans (rendezvous hashing): a compaction first does the work in which it ranks first, then that in which it
-ranks second, and so on. So compactions that run at once begin with different file groups, and the work of one that is
-slow or dead is done by the others at the end. When a plan is opened or closed, only the work of that plan moves.
+the open plans (rendezvous hashing): a compaction first does the work for which it ranks first, then the work for
+which it ranks second, and so on. So simultaneous compactions begin with different file groups, and take over the work
+of a slow or dead compaction at the end. When a plan is opened or closed, only the work of that plan moves.
 
-In what it takes over from another one a compaction begins at the end, because the other one begins at the beginning.
+A compaction begins with the last piece of work that it takes over, because the other one begins with the first.
 
-No result depends on this: of two slices of a file group the second is dropped (PROTOCOL.md, K3), whoever made it.
+No result depends on this: if two compactions write a slice of a file group, the second slice is dropped (PROTOCOL.md,
+K3).
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ def sharing_plans(plan_id: str, plans: Mapping[str, OpenPlan]) -> frozenset[str]
         plan_id: The plan.
         plans: The open plans.
     """
-    others = sorted((name for name in plans if name != plan_id), key=lambda name: plans[name].slot)
-    return frozenset([plan_id, *others[-(MAX_SHARING - 1) :]])
+    other_plans = sorted((name for name in plans if name != plan_id), key=lambda name: plans[name].slot)
+    return frozenset([plan_id, *other_plans[-(MAX_SHARING - 1) :]])
 
 
 def next_share(plan_id: str, plans: Collection[str], keys: Sequence[str]) -> list[int]:
-    """The work that a plan does next: the work in which it ranks highest, as positions in ``keys``, in order.
+    """The next work of a plan: the work for which it ranks highest, as positions in ``keys``, in order.
 
     Args:
         plan_id: The plan.
-        plans: The plans that share the work, ``plan_id`` among them.
-        keys: A name of each piece of work that is not done; the same for all plans.
+        plans: The plans that share the work, including ``plan_id``.
+        keys: A name for each remaining piece of work; the same for all plans.
     """
     ranked: dict[int, list[int]] = {}
     for position, key in enumerate(keys):
@@ -50,7 +51,7 @@ def next_share(plan_id: str, plans: Collection[str], keys: Sequence[str]) -> lis
 
 
 def rank_of(plan_id: str, plans: Collection[str], key: str) -> int:
-    """The rank of a plan for a piece of work: 0 for one of the plans, 1 for another one, and so on."""
+    """The rank of a plan for a piece of work: 0 for the first of the plans, 1 for the second, and so on."""
     weight = _weight(plan_id, key)
     return sum(_weight(other, key) > weight for other in plans if other != plan_id)
 

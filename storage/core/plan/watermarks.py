@@ -1,12 +1,12 @@
 """Watermarks of lanes and of streams, as pure functions.
 
-A writer declares a lateness: the first ordering value of an event is smaller than the largest before it by at most
-that much. Once it has committed a first ordering value ``m`` of a group, its lane *promises* ``m - lateness``: no later
-event of the lane has a smaller first ordering value. The lane is complete through X, X included, if its promise is
-above X.
+A writer declares a lateness: the first ordering value of an event is at most that much smaller than the largest value
+before it. Once it has committed a first ordering value ``m`` of a group, its lane *promises* ``m - lateness``: no later
+event of the lane has a smaller first ordering value. The lane is complete through X, inclusive, if its promise is above
+X.
 
-1. Only integers, dates and timestamps have watermarks: for these a distance is exact. A lateness is a number for
-   integers and a duration for the others; for dates whole days, rounded up.
+1. Only integers, dates and timestamps have watermarks, because their distances are exact. A lateness is a number for
+   integers and a duration for dates and timestamps; for dates it is rounded up to whole days.
 2. A promise never decreases, even if the next writer of the lane declares another lateness. An event that breaks it is
    merged like any other, and counted as late.
 3. An event without a first ordering value neither changes nor breaks a promise. The same holds for a retraction in a
@@ -43,7 +43,7 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 _DAY: Final = dt.timedelta(days=1)
 _DATE_0: Final = dt.date(1970, 1, 1)
 _TIME_0: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a wall-clock reading, and the naive form of an instant
-_LEAST_INTEGER: Final = -(1 << 63)  # that of bigint, so that promises stay valid when a column is widened
+_LEAST_INTEGER: Final = -(1 << 63)  # the smallest bigint, so that promises stay valid when a column is widened
 DAY_TICKS: Final = 24 * 3600 * 1_000_000  # microseconds of a day
 CARRY: Final = "integers, dates and timestamps carry watermarks"
 
@@ -66,9 +66,9 @@ class LanePromise:
     """The watermark of one lane for one group at a snapshot.
 
     Attributes:
-        value: No later event of the lane has a smaller first ordering value; None if there is no watermark.
-        late: Number of its events that were below an earlier promise.
-        ended: Whether the lane is closed or finished: no writer is in it.
+        value: No later event of the lane has a smaller first ordering value; None without a watermark.
+        late: Number of events of the lane that were below an earlier promise.
+        ended: Whether the lane is closed or finished, so that it has no writer.
     """
 
     value: Value | None
@@ -81,12 +81,12 @@ class Watermark:
     """The watermark of one stream for one group at a snapshot.
 
     Attributes:
-        stream, group: Their names.
+        stream, group: Names of the stream and the group.
         column: The first ordering column; None if the group cannot have a watermark.
-        value: No later event of the stream has a smaller first ordering value, as its writers declare; None if there is
-            no watermark.
+        value: No later event of the stream has a smaller first ordering value, as its writers declare; None without a
+            watermark.
         late: Number of events of the stream that broke a promise; they are merged like any other.
-        lanes: Its lanes, in the order in which they were added.
+        lanes: Watermarks of its lanes, in the order in which the lanes were added.
     """
 
     stream: str
@@ -98,7 +98,7 @@ class Watermark:
 
     @property
     def held_by(self) -> tuple[LaneName, ...]:
-        """The lanes in use that determine the watermark: those without one, else those with the smallest."""
+        """The lanes in use that determine the watermark: those without one, otherwise those with the smallest."""
         return tuple(name for name, lane in self.lanes.items() if not lane.ended and lane.value == self.value)
 
 
@@ -110,15 +110,16 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
     """Refuse a lateness that no group of a stream can use.
 
     Raises:
-        InvalidInput: The lateness is negative, of a wrong type, or fits no first ordering column of the stream.
+        InvalidInput: The lateness is negative, has a wrong type, or does not fit any first ordering column of the
+            stream.
     """
     if isinstance(lateness, bool) or not isinstance(lateness, int | dt.timedelta):
         raise InvalidInput(
             f"lateness: {lateness!r} is not a timedelta or an integer",
-            hint="give a timedelta for dates and times, an integer for integers",
+            hint="use a timedelta for dates and times, an integer for integers",
         )
     if (lateness if isinstance(lateness, int) else lateness // _MICROSECOND) < 0:
-        raise InvalidInput(f"lateness: {lateness} is negative", hint="give 0 if events come in order")
+        raise InvalidInput(f"lateness: {lateness} is negative", hint="use 0 if events come in order")
     carrying = {
         group.ordering[0]: first
         for group in (schema.group_by_name[name] for name in stream.groups)
@@ -136,7 +137,7 @@ def check_lateness(lateness: object, schema: TableSchema, stream: Stream) -> Non
     orderings = ", ".join(f"{name} {format_type(first)}" for name, first in carrying.items())
     raise InvalidInput(
         f"lateness: {lateness} is {kind}, but stream {stream.name!r} is ordered by {orderings}",
-        hint=f"give {expected}: how much smaller than the largest value so far a later one may be",
+        hint=f"use {expected}: how much smaller than the largest value so far a later value may be",
     )
 
 
@@ -152,7 +153,7 @@ def lateness_ticks(lateness: Lateness, arrow_type: pa.DataType) -> int | None:
 def watched(
     schema: TableSchema, stream: Stream, lateness: Lateness | None, promised: Mapping[int, Promise]
 ) -> dict[str, int | None]:
-    """Groups whose values the next commit must report; by name, the promise of the lane in ticks (None: none yet)."""
+    """Groups whose values the next commit must report: the promise of the lane in ticks by group name, or None."""
     promises: dict[str, int | None] = {}
     for group in (schema.group_by_name[name] for name in stream.groups):
         first = watermark_type(group, schema)
@@ -165,12 +166,12 @@ def watched(
 
 
 def see(rows: pa.Table, groups: Sequence[Group], promised: Mapping[str, int | None]) -> dict[str, Seen]:
-    """First ordering values of the events of a commit, or of a part of it; by group name.
+    """Collect the first ordering values of the events of a commit, or of a part of it, by group name.
 
     Args:
         rows: Key columns, whole groups and `names.OP`, in any order.
         groups: Groups of the rows.
-        promised: From `watched`.
+        promised: The result of `watched`.
     """
     retracts: pa.ChunkedArray | None = None
     if any(mode_of(group).retracts for group in groups):
@@ -197,7 +198,7 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def combine_seen(parts: Iterable[Mapping[str, Seen]]) -> dict[str, Seen]:
-    """The values of several parts of one commit, combined."""
+    """Combine the values of several parts of one commit."""
     seen_by_group: dict[str, Seen] = {}
     for part in parts:
         for group, seen in part.items():
@@ -215,7 +216,7 @@ def advanced(
     Args:
         promised: Promises so far.
         values_seen: Values of all events of the commit.
-        lateness: Lateness of the writer; None: it adds no promises, and earlier ones remain.
+        lateness: Lateness of the writer; None to keep earlier promises and add none.
         schema: Schema of the commit.
     """
     result = dict(promised)
@@ -242,7 +243,7 @@ def of_streams(
     Args:
         schema: Schema of the snapshot.
         lanes: (stream, whether it is closed or finished) of each lane.
-        promises: Promises of the last live commit of each lane, by group id; lanes without one may be left out.
+        promises: Promises of the last live commit of each lane, by group id; lanes without a commit may be left out.
     """
     return {
         str(stream.name): {
@@ -255,7 +256,7 @@ def of_streams(
 def leading_lanes(
     schema: TableSchema, streams: Mapping[LaneName, str], promises: Mapping[LaneName, Mapping[int, Promise]]
 ) -> set[LaneName]:
-    """For each stream and group, a lane with the largest promise; none if no lane has one.
+    """Lanes with the largest promise: one for each stream and group that has a promise.
 
     Args:
         schema: Schema of the table.
@@ -264,8 +265,8 @@ def leading_lanes(
     """
     highest: dict[tuple[str, int], tuple[int, LaneName]] = {}
     types = {group.id: watermark_type(group, schema) for group in schema.groups}
-    for lane, of_groups in promises.items():
-        for group, promise in of_groups.items():
+    for lane, lane_promises in promises.items():
+        for group, promise in lane_promises.items():
             first = types.get(group)
             if first is not None:
                 candidate = (to_ticks(decode_scalar(promise.value, first)), lane)
@@ -281,18 +282,25 @@ def _of_stream(
     promises: Mapping[LaneName, Mapping[int, Promise]],
 ) -> Watermark:
     first = watermark_type(group, schema)
-    fed: dict[LaneName, LanePromise] = {}
-    for lane, (fed_by, is_ended) in lanes.items():
-        if fed_by == stream:
+    lane_promises: dict[LaneName, LanePromise] = {}
+    for lane, (lane_stream, is_ended) in lanes.items():
+        if lane_stream == stream:
             promise = promises.get(lane, {}).get(group.id)
             value = None if promise is None or first is None else decode_scalar(promise.value, first)
-            fed[lane] = LanePromise(value, 0 if promise is None else promise.late, is_ended)
+            lane_promises[lane] = LanePromise(value, 0 if promise is None else promise.late, is_ended)
     column = None if first is None else group.ordering[0]
-    return Watermark(stream, group.name, column, _least_of(fed.values()), sum(p.late for p in fed.values()), fed)
+    return Watermark(
+        stream,
+        group.name,
+        column,
+        _least_of(lane_promises.values()),
+        sum(p.late for p in lane_promises.values()),
+        lane_promises,
+    )
 
 
 def _least_of(lanes: Collection[LanePromise]) -> Value | None:
-    """The smallest value of the lanes in use, None if one of them has none; if there is none in use, the largest."""
+    """The smallest value of the lanes in use, None if a value is missing; without lanes in use, the largest value."""
     values = [lane.value for lane in lanes if not lane.ended]
     if not values:
         return max((lane.value for lane in lanes if lane.value is not None), key=to_ticks, default=None)
@@ -301,14 +309,14 @@ def _least_of(lanes: Collection[LanePromise]) -> Value | None:
 
 
 def to_ticks(value: Value) -> int:
-    """Ticks of a value; naive datetimes count from 1970 without a zone."""
+    """Convert a value to ticks; naive datetimes count from 1970 without a zone."""
     if isinstance(value, dt.datetime):
         return (value - (_TIME_0 if value.tzinfo is None else _TIME_0.replace(tzinfo=dt.UTC))) // _MICROSECOND
     return (value - _DATE_0) // _DAY if isinstance(value, dt.date) else value
 
 
 def from_ticks(ticks: int, arrow_type: pa.DataType) -> Value:
-    """The value of ticks of a column; inverse of `to_ticks`."""
+    """Convert ticks of a column to a value; inverse of `to_ticks`."""
     if pa.types.is_date32(arrow_type):
         return _DATE_0 + dt.timedelta(days=ticks)
     if pa.types.is_timestamp(arrow_type):

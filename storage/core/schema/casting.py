@@ -30,13 +30,13 @@ def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.A
     Args:
         name: The column's name, for messages.
         column: Its values.
-        target: The type that the table has.
+        target: The type in the table.
 
     Returns:
         One contiguous array of the target type.
 
     Raises:
-        InvalidInput: The type does not fit, or a time would lose digits.
+        InvalidInput: The type does not fit, or a time would lose precision.
     """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -56,12 +56,16 @@ def cast_column(name: str, column: pa.ChunkedArray, target: pa.DataType) -> pa.A
 
 def _hint(target: pa.DataType) -> str:
     if pa.types.is_timestamp(target):
-        return "a timestamp is an instant: give it a time zone" if target.tz else "timestamp_ntz takes no time zone"
+        return (
+            "add a time zone: a timestamp is an instant"
+            if target.tz
+            else "remove the time zone, or use the type timestamp"
+        )
     return "cast it before writing; only casts that cannot change a value are automatic"
 
 
 def _fits(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether every value of ``source`` is a value of ``target``, apart from digits of times that the target lacks."""
+    """Whether every value of ``source`` is a value of ``target``; the precision of times is checked by the cast."""
     if source == target or pa.types.is_null(source):
         return True
     if pa.types.is_integer(target):

@@ -1,18 +1,18 @@
-"""Schema evolution: reading files of an older schema revision under the newest schema.
+"""Schema evolution: reading files of an older schema revision with the newest schema.
 
-Schemas only grow. So an older file can differ in four ways only: a column is missing, a type is narrower, a default is
-different, and the state of a column group lacks columns that were added later. The events of an older row had no value
-for a column that was added later. So the column is NULL where its group is present, whatever its default is; for
+Schemas only grow. So an older file can only differ in four ways: a column is missing, a type is narrower, a default is
+different, or the state of a column group lacks columns that were added later. The events of an older row had no value
+for a column that was added later. So the column is NULL where its group is present, regardless of its default; for
 `latest_non_null` no event supplied it, and for an aggregate no event had a value.
 
 How rows are adapted depends on the kind of file:
 
 - event files (logs): widen types. A column that a batch omitted stays missing.
-- register files (folds): the same, and renew the state of groups. These files have no defaults.
-- slice files (base and shadow): the same, and fill in current defaults. Their revision says which columns may be
-  missing.
+- register files (folds): widen types, and renew the state of groups. These files do not contain defaults.
+- slice files (base and shadow): widen types, renew the state of groups, and fill in current defaults. Their revision
+  says which columns may be missing.
 
-FORMAT.md, "Files of older schemas"; MERGE.md, "Schema changes".
+See FORMAT.md, "Files of older schemas", and MERGE.md, "Schema changes".
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ def _is_native(schema: TableSchema, rev: int, name: str) -> bool:
 
 
 def adapt_events(schema: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of an event file, with the current types of batches."""
+    """Convert rows of an event file to the current types of batches."""
     types = schema.event_types
     return _with_types(batch, [types.get(field.name, field.type) for field in batch.schema])
 
 
 def adapt_registers(schema: TableSchema, file_columns: Sequence[str], batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of a register file, with the current types and state of its groups.
+    """Convert rows of a register file to the current types and state of its groups.
 
-    Columns that the file lacks stay missing: they are NULL in its registers.
+    Columns that the file lacks stay missing, because they are NULL in its registers.
 
     Args:
         schema: The newest schema.
         file_columns: All columns of the file.
-        batch: The columns that were read; everything that the modes of their groups read is among them.
+        batch: The columns that were read, including all columns that the modes of their groups need.
     """
     batch = _with_types(batch, [_current_type(schema, field.name, field.type) for field in batch.schema])
     rows = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -84,39 +84,39 @@ def adapt_registers(schema: TableSchema, file_columns: Sequence[str], batch: pa.
         mode, columns = mode_of(group), schema.column_by_name
         columns_read = mode.renewal_reads(group, columns, added, rows)
         if columns_read:
-            rows.update(mode.renewed(group, columns, added, {name: rows[name] for name in columns_read}))
+            rows.update(mode.renew(group, columns, added, {name: rows[name] for name in columns_read}))
     return pa.RecordBatch.from_arrays([rows[name] for name in batch.schema.names], batch.schema.names)
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """How the rows of one slice file of an older revision become rows of the newest schema.
+    """Converts the rows of a slice file of an older revision to rows of the newest schema.
 
     Attributes:
         schema: The newest schema.
         rev: Schema revision of the file.
-        wanted: Slice columns that `apply` returns.
-        stored: Columns that the file has.
+        result: Slice columns that `apply` returns.
+        stored: Columns of the file.
         reads: Columns of the file that `apply` needs.
     """
 
     schema: TableSchema
     rev: int
-    wanted: tuple[str, ...]
+    result: tuple[str, ...]
     stored: frozenset[str]
     reads: tuple[str, ...]
 
     @classmethod
-    def of(cls, schema: TableSchema, rev: int, wanted: Sequence[str], columns: Iterable[str]) -> Adaptation | None:
-        """The adaptation, or None if the wanted columns can be read as they are.
+    def of(cls, schema: TableSchema, rev: int, result: Sequence[str], columns: Iterable[str]) -> Adaptation | None:
+        """Plan the adaptation; None if the columns ``result`` can be read without changes.
 
         Raises:
-            KeyError: The file lacks a column that it must have by its revision.
+            KeyError: The file lacks a column that files of its revision have.
         """
         if rev >= schema.changed:
             return None
         columns = frozenset(columns)
-        reads = set(wanted)
+        reads = set(result)
         lacking = reads - columns
         for group in schema.groups:
             changed = _changed_columns(schema, group, rev)
@@ -126,34 +126,34 @@ class Adaptation:
             lacking.difference_update(name for name in changed if schema.column_by_name[name].since > rev)
             if not reads.isdisjoint(changed):
                 reads.add(names.arrival(group.id))
-            reads.update(mode_of(group).renewal_reads(group, schema.column_by_name, changed, wanted))
+            reads.update(mode_of(group).renewal_reads(group, schema.column_by_name, changed, result))
         if lacking:
             raise KeyError(f"columns {', '.join(sorted(lacking))}")
         in_order = tuple(name for name in schema.slice.names if name in reads & columns)
-        return cls(schema, rev, tuple(wanted), columns, in_order)
+        return cls(schema, rev, tuple(result), columns, in_order)
 
     def apply(self, rows: Arrays, count: int) -> dict[str, pa.Array]:
-        """The columns ``wanted``, given the columns ``reads``; both have ``count`` rows."""
+        """Convert the columns ``reads`` to the columns ``result``; both have ``count`` rows."""
         columns = {name: _widen(column, _current_type(self.schema, name, column.type)) for name, column in rows.items()}
         for group in self.schema.groups:
             changed = _changed_columns(self.schema, group, self.rev)
             if changed:
                 self._renew(group, changed, columns, count)
-                self._show_defaults(group, changed, columns, count)
-        return {name: self._column(columns, name, count) for name in self.wanted}
+                self._apply_defaults(group, changed, columns, count)
+        return {name: self._column(columns, name, count) for name in self.result}
 
     def _renew(self, group: Group, changed: Collection[str], current: dict[str, pa.Array], count: int) -> None:
         mode, columns = mode_of(group), self.schema.column_by_name
-        columns_read = mode.renewal_reads(group, columns, changed, self.wanted)
+        columns_read = mode.renewal_reads(group, columns, changed, self.result)
         if columns_read and names.arrival(group.id) in self.stored:
             added = [name for name in group.values if name not in self.stored]
             rows = {name: self._column(current, name, count) for name in columns_read}
-            current.update(mode.renewed(group, columns, added, rows))
+            current.update(mode.renew(group, columns, added, rows))
 
-    def _show_defaults(self, group: Group, changed: Collection[str], columns: dict[str, pa.Array], count: int) -> None:
+    def _apply_defaults(self, group: Group, changed: Collection[str], columns: dict[str, pa.Array], count: int) -> None:
         for name in changed:
             column = self.schema.column_by_name[name]
-            if name in self.wanted and (column.default is not None or name in self.stored):
+            if name in self.result and (column.default is not None or name in self.stored):
                 # Without an arrival column the whole group was added later, and is absent in every row.
                 present = self._column(columns, names.arrival(group.id), count).is_valid()
                 default = pa.scalar(column.default, column.type)
@@ -170,7 +170,7 @@ def _changed_columns(schema: TableSchema, group: Group, rev: int) -> tuple[str, 
 
 
 def _current_type(schema: TableSchema, name: str, file_type: pa.DataType) -> pa.DataType:
-    """Current type of a slice column. Only `MergeMode.renewed` changes the width of fixed-size binaries."""
+    """Current type of a slice column. Only `MergeMode.renew` changes the width of fixed-size binaries."""
     if pa.types.is_fixed_size_binary(file_type):
         return file_type
     number = schema.slice.get_field_index(name)

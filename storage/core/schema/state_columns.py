@@ -1,9 +1,9 @@
-"""State columns: whether a column group is present in a row, and the arrival of what the row shows of the group.
+"""State columns: whether a column group is present in a row, and the arrival of its values.
 
     _present_<group>   boolean, never NULL
     _arrival_<group>   int64, NULL where the group is absent
 
-A read returns them only if it names them. A user column with such a name takes precedence; new tables cannot have one.
+A read returns them only on request. A user column with such a name takes precedence; new tables cannot have one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StateColumn:
     Attributes:
         name: The column's name in the result.
         group: Id of the column group.
-        presence: True for the presence, false for the arrival.
+        presence: True for the presence, False for the arrival.
     """
 
     name: str
@@ -39,7 +39,7 @@ class StateColumn:
         return pa.field(self.name, pa.bool_() if self.presence else pa.int64(), nullable=not self.presence)
 
     def of(self, arrival: pa.Array) -> pa.Array:
-        """The column's values, given the group's arrival in each row, which is NULL where the group is absent."""
+        """Compute the column's values from the group's arrival in each row, which is NULL where the group is absent."""
         return arrival.is_valid() if self.presence else arrival
 
 

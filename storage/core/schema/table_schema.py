@@ -1,8 +1,8 @@
 """The table's schema: columns, groups and streams with ids that never change and are never reused.
 
 A schema is built from a checked configuration (`weft.storage.config.table_config`), or read from a CREATE or SCHEMA
-entry. The Arrow schemas of tables, log files and slices are derived from it in this module only, so that writers,
-compactions and readers agree on them. FORMAT.md, "Schemas".
+entry. Only this module derives the Arrow schemas of tables, log files and slices from it, so that writers, compactions
+and readers agree on them (FORMAT.md, "Schemas").
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weft.storage.core.modes.functions import input_type
 from weft.storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
 from weft.storage.errors import NotFound
 
-# Field ids of hidden columns are far above those of user columns, and follow from what the column is.
+# Field ids of hidden columns are far above those of user columns, and are derived from the column.
 _HIDDEN_EVENT_FIELDS: Final = {
     names.KEY: make_field(names.KEY, pa.binary(), 1_000_000, nullable=False),
     names.OP: make_field(names.OP, pa.int8(), 1_000_001, nullable=False),
@@ -52,15 +52,15 @@ class TableSchema:
         columns: User columns, in table order.
         groups: Column groups, by ascending id.
         streams: Streams, by ascending id.
-        ttl: How long rows and deletes are kept; None: for ever.
-        references: References to other tables, in the order in which their columns are shown.
-        comment: What the table is, for people; empty for none.
+        ttl: How long rows and deletes are kept; None for ever.
+        references: References to other tables, in the order of their columns in the table.
+        comment: Description of the table for people; may be empty.
         overlays: Whether compactions may write overlays (FORMAT.md, "Overlays").
         index: Columns for which compactions write Bloom filters, in table order.
-        created_bits: log2 of the number of buckets that the table was created with, if it was changed since; else None.
+        created_bits: log2 of the number of buckets that the table was created with; None if it was not changed since.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)  # those of Arrow
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)  # types of Arrow
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
     bucket_bits: int
@@ -114,7 +114,7 @@ class TableSchema:
 
     @property
     def reader_features(self) -> list[str]:
-        """The features that a version must know to read the table, sorted."""
+        """The features that a version must support to read the table, sorted."""
         modes = {feature for group in self.groups for feature in mode_of(group).features(group)}
         return sorted(modes | {REFERENCES} if self.references else modes)
 
@@ -123,10 +123,10 @@ class TableSchema:
         return {reference.name: reference for reference in self.references}
 
     def reference(self, name: str) -> Reference:
-        """The reference of that name.
+        """Look up a reference by its name.
 
         Raises:
-            NotFound: There is none; the hint lists the names that exist.
+            NotFound: The name does not exist; the hint lists the names that exist.
         """
         return _find_by_name(self.reference_by_name, name, "reference")
 
@@ -136,30 +136,30 @@ class TableSchema:
         return names.KEY if self.has_sort_key else self.key[0]
 
     def field(self, name: str) -> pa.Field:
-        """The column of that name as `arrow` has it."""
+        """The field of a column in `arrow`."""
         return self.arrow.field(name)
 
     def column(self, name: str) -> Column:
-        """The column of that name.
+        """Look up a column by its name.
 
         Raises:
-            NotFound: There is none; the hint lists the names that exist.
+            NotFound: The name does not exist; the hint lists the names that exist.
         """
         return _find_by_name(self.column_by_name, name, "column")
 
     def group(self, name: str) -> Group:
-        """The group of that name.
+        """Look up a group by its name.
 
         Raises:
-            NotFound: There is none; the hint lists the names that exist.
+            NotFound: The name does not exist; the hint lists the names that exist.
         """
         return _find_by_name(self.group_by_name, name, "group")
 
     def stream(self, name: str) -> Stream:
-        """The stream of that name.
+        """Look up a stream by its name.
 
         Raises:
-            NotFound: There is none; the hint lists the names that exist.
+            NotFound: The name does not exist; the hint lists the names that exist.
         """
         return _find_by_name({stream.name: stream for stream in self.streams}, name, "stream")
 
@@ -170,14 +170,14 @@ class TableSchema:
 
     @cached_property
     def event_types(self) -> Mapping[str, pa.DataType]:
-        """Types of columns in batches and log files: as declared, or the element type where values are collected."""
+        """Types of columns in batches and log files: as declared, or the element type for collected values."""
         types = {column.name: column.type for column in self.columns}
         for group in self.groups:
             types |= {f.column: input_type(f, types[f.column]) for f in group.functions}
         return types
 
     def event_schema(self, columns: Iterable[str]) -> pa.Schema:
-        """Schema of an event-form log file with these columns, hidden ones included."""
+        """Schema of an event-form log file with these columns, which may be hidden ones."""
         return pa.schema(
             [_HIDDEN_EVENT_FIELDS.get(name) or self.field(name).with_type(self.event_types[name]) for name in columns]
         )
@@ -204,7 +204,7 @@ class TableSchema:
     def state_fields(self, group: Group) -> tuple[pa.Field, ...]:
         """Hidden slice columns of one column group, which its merge mode defines.
 
-        Field ids of the state of one column follow from that column alone, so adding or widening other columns does not
+        Field ids of the state of a column depend only on that column, so adding or widening other columns does not
         change them.
         """
         state = mode_of(group).state(group, self.column_by_name)
@@ -217,7 +217,7 @@ class TableSchema:
         return tuple(make_field(name, arrow_type, ids[name]) for name, arrow_type in state.items())
 
     def to_json(self) -> dict[str, Any]:
-        """The schema as in a CREATE or SCHEMA entry: members as above; those that have their default are left out."""
+        """The schema as in a CREATE or SCHEMA entry; members with their default value are left out."""
         columns = tuple(dataclasses.replace(column, default=encode_scalar(column.default)) for column in self.columns)
         optional = (field for field in dataclasses.fields(self) if field.default is not dataclasses.MISSING)
         return _STORED.dump_python(
@@ -244,14 +244,14 @@ class TableSchema:
 _STORED: Final = TypeAdapter(TableSchema)
 
 
-def _find_by_name(by_name: Mapping[str, T], name: str, what: str) -> T:
+def _find_by_name(by_name: Mapping[str, T], name: str, kind: str) -> T:
     if name not in by_name:
-        raise NotFound(f"the table has no {what} {name!r}", hint=f"{what}s: {', '.join(by_name)}")
+        raise NotFound(f"the table has no {kind} {name!r}", hint=f"{kind}s: {', '.join(by_name)}")
     return by_name[name]
 
 
 def _width(arrow_type: pa.DataType) -> int:
-    """Bytes of a value in memory, without what has no fixed width."""
+    """Bytes of a value in memory, without parts of variable width."""
     if pa.types.is_struct(arrow_type):
         return sum(_width(field.type) for field in arrow_type)
     try:

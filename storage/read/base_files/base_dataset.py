@@ -1,7 +1,7 @@
-"""The base files of a snapshot as a `pyarrow.dataset.Dataset`, for engines that read those.
+"""Builds a `pyarrow.dataset.Dataset` of the base files of a snapshot, for engines that read datasets.
 
-Other engines read the files as they are. So they get the columns of the user only, and only files that show what the
-table shows: FORMAT.md, "Files of older schemas".
+Other engines read the files as they are. So a dataset has only the columns of the user, and only files whose values
+are those of the table (FORMAT.md, "Files of older schemas").
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from weft.storage.core.log.cut import Cut
-from weft.storage.core.plan.current_files import CurrentFile, check_shown, current_files
+from weft.storage.core.plan.current_files import CurrentFile, check_current_values, current_files
 from weft.storage.core.plan.slices import base_slices
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
@@ -27,23 +27,23 @@ from weft.storage.store.object_store import tail_range, verify_tail
 
 
 def base_dataset(snapshot: SnapshotFiles, columns: Sequence[str] | None) -> ds.Dataset:
-    """The base files of a snapshot as a dataset, one fragment per file.
+    """Build a dataset of the base files of a snapshot, one fragment per file.
 
     Args:
         snapshot: The snapshot.
         columns: Columns of the dataset, in this order; None for all columns of the table.
 
     Raises:
-        NotFound: The table has no such column.
-        InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows; or
-            overlays have newer values of them.
+        NotFound: A column does not exist.
+        InvalidInput: Some base files have an older schema with other values in these columns, or overlays have newer
+            values.
     """
     schema = snapshot.table_schema
     names = list(schema.arrow.names if columns is None else dict.fromkeys(columns))
     for name in names:
         schema.column(name)
     files = current_files(base_slices(snapshot.state))
-    check_shown(
+    check_current_values(
         schema,
         files,
         names,
@@ -70,9 +70,9 @@ def _path(source: CurrentFile) -> str:
 class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publishes no types
     """A read-only file system of these base files, through the store of the table. Footers are verified when opened.
 
-    A file in which some file groups are not current is shown as a file of the current rows, made in memory when it is
-    opened; such files are small (`weft.storage.environment.Tuning.shared_file_bytes`).
-    It can be pickled, as the store can: fragments may be read in other processes.
+    A file in which some file groups are not current is replaced by a file of the current rows, which is built in memory
+    when it is opened; such files are small (`weft.storage.environment.Tuning.shared_file_bytes`). The file system can
+    be pickled, because fragments may be read in other processes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
         self.sources = {_path(source): source for source in sources}
 
     def size(self, path: str) -> int | None:
-        """Bytes of a file; None for a file that is made when it is opened."""
+        """Bytes of a file; None for a file that is built when it is opened."""
         source = self.sources[path]
         return source.file.size if source.parts is None else None
 
@@ -121,7 +121,7 @@ class _BaseFiles(pa_fs.FileSystemHandler):  # type: ignore[misc] # pyarrow publi
         return path
 
     def _refuse(self, *_: object) -> Never:
-        raise io.UnsupportedOperation("the base files of a table can only be opened one by one, and never changed")
+        raise io.UnsupportedOperation("base files of a table can only be opened one by one, and cannot be changed")
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

@@ -1,11 +1,11 @@
 """Read-optimized reads: the base files of a snapshot without its logs, and how stale they are.
 
-It is as fast as any Parquet reader, because nothing is merged. The price is freshness: a commit becomes visible when a
-compaction has merged it into base files.
+They are as fast as any Parquet reader, because nothing is merged. The price is freshness: a commit becomes visible when
+a compaction has merged it into base files.
 
 - Each file group shows the slice that it has in the snapshot. File groups are compacted independently, so the result
   may not correspond to any single snapshot: a row is never torn, but of two rows one may be newer (`Compacted`).
-- A file group that was never compacted shows no rows. Nothing else is left out; `Staleness` says how much.
+- A file group that was never compacted shows no rows. `Staleness` says how much a result lacks.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from weft.storage.times import moment_of
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Which commits the base file of one file group contains.
+    """The commits that the base file of one file group contains.
 
     Attributes:
         file_group: The file group.
-        cut: Last entry of each lane whose rows are in the base file; None if the file group was never compacted.
+        cut: Last entry of each lane whose rows the base file contains; None if the file group was never compacted.
         rows: Number of rows of the base file that belong to the file group.
         size_bytes: Stored bytes of these rows.
         commits_waiting: Number of commits with rows that wait for compaction; a fold of many commits counts as one.
@@ -57,17 +57,17 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """What a read-optimized result lacks of its snapshot; it is complete if ``rows`` is 0.
+    """What is missing from a read-optimized result; it is complete if ``rows`` is 0.
 
     Attributes:
-        since: Time (UTC) of the oldest commit that is not completely in the result: all earlier commits are. None if
-            the result is complete. For commits in a fold it is not known which file groups they touched: the time may
-            be too early, never too late.
+        since: Time (UTC) of the oldest commit that is not completely in the result; all earlier commits are. None if
+            the result is complete. A fold does not say which file groups its commits touched, so the time may be too
+            early, never too late.
         commits: Number of commits that are not completely in the result; a fold of many commits counts as one.
         rows: Number of log rows that wait for compaction: events, and registers of folds.
         size_bytes: Stored bytes of those rows, all columns.
         file_groups: Number of file groups with such rows.
-        never_compacted: Number of those that were never compacted, and so show no rows.
+        never_compacted: Number of these file groups that were never compacted, and so show no rows.
     """
 
     since: dt.datetime | None
@@ -81,9 +81,9 @@ class Staleness:
 class ReadOptimized:
     """The base files of one snapshot; get one from `weft.storage.read.snapshot.Snapshot.read_optimized`.
 
-    The methods that read take the arguments of the methods of the snapshot, and raise the same errors. They
-    show columns of references, too, from the base files of the referenced tables. `dataset` and `staleness` are of the
-    table alone.
+    The methods that read take the arguments of the methods of the snapshot, and raise the same errors. They also show
+    columns of references, from the base files of the referenced tables. `dataset` and `staleness` are of the table
+    alone.
     """
 
     def __init__(self, snapshot: SnapshotFiles, references: Sequence[ReferencedTable] = ()) -> None:
@@ -146,28 +146,29 @@ class ReadOptimized:
         return plan_read(self._snapshot, self._references, request).to_reader()
 
     def dataset(self, columns: Sequence[str] | None = None) -> ds.Dataset:
-        """The base files as a pyarrow dataset, for engines that read those: DuckDB, Polars, Dask, ...
+        """The base files as a pyarrow dataset, for engines that read datasets: DuckDB, Polars, Dask, ...
 
-        It can be read several times, in parallel, and with columns and filters pushed down. It contains the files of
-        this snapshot; pin the snapshot if reading takes long. Everything that is read is verified; a page with a wrong
-        checksum raises Arrow's OSError.
+        The dataset can be read several times, in parallel, and with columns and filters pushed down. It contains the
+        files of this snapshot; pin the snapshot if reading takes long. Everything that is read is verified; a page with
+        a wrong checksum raises Arrow's OSError.
 
         Args:
             columns: Columns of the dataset, in this order; None for all columns of the table.
 
         Raises:
-            NotFound: The table has no such column.
-            InvalidInput: Some base files have an older schema, in which these columns do not show what the table shows.
+            NotFound: A column does not exist.
+            InvalidInput: Some base files have an older schema with other values in these columns, or overlays have
+                newer values.
         """
         return base_dataset(self._snapshot, columns)
 
     def _compacted(self, file_slice: FileSlice) -> Compacted:
-        made = file_slice.slice
+        slice_file = file_slice.slice
         return Compacted(
             file_group=file_slice.group,
-            cut=made.cut if made is not None else None,
-            rows=made.base_rows if made is not None else 0,
-            size_bytes=made.base_bytes if made is not None else 0,
+            cut=slice_file.cut if slice_file is not None else None,
+            rows=slice_file.base_rows if slice_file is not None else 0,
+            size_bytes=slice_file.base_bytes if slice_file is not None else 0,
             commits_waiting=len(self._commits([file_slice])),
             rows_waiting=int(file_slice.rows.sum()),
             bytes_waiting=file_slice.log_bytes,
@@ -186,14 +187,13 @@ class ReadOptimized:
             compacted = file_slice.slice.cut if file_slice.slice is not None else {}
             for position in set(file_slice.file.tolist()):
                 file = self._snapshot.files[position]
-                # A fold does not record its commits: the oldest one is not before the first commit after
-                # the slice.
+                # A fold does not record its commits. The oldest one is at or after the first commit after the slice.
                 first = {lane: compacted.get(lane, 0) + 1 for lane in file.reach}
                 for lane, seq in (first if file.is_fold else {file.lane: file.seq}).items():
                     oldest[lane] = min(seq, oldest.get(lane, seq))
         times = [self._first_commit_ms(lane, seq) for lane, seq in oldest.items()]
-        known = [time_ms for time_ms in times if time_ms is not None]
-        return moment_of(min(known)) if known else None
+        commit_times = [time_ms for time_ms in times if time_ms is not None]
+        return moment_of(min(commit_times)) if commit_times else None
 
     def _first_commit_ms(self, lane: LaneName, seq: int) -> int | None:
         """Commit time of the first commit of a lane at or after ``seq`` that is not rolled back; None without one."""

@@ -1,20 +1,21 @@
 """Changes between two snapshots: finds the file groups and keys that can differ, and compares only those.
 
 Only rows with keys that were committed between the two cuts can differ. The log files of these commits contain the
-keys; both snapshots are read for them, and `weft.storage.core.merge.diff` compares the rows. A file group is compared
-as a whole only if that is less work or the only possibility:
+keys; both snapshots are read for these keys, and `weft.storage.core.merge.diff` compares the rows. A file group is
+compared as a whole only if that is less work or the only possibility:
 
 - more was committed to the file group in between than it contains now;
 - the earlier snapshot is retained only by a savepoint or a pin, so later logs may have been deleted;
-- keys were erased in between, which no log file says.
+- keys were erased in between, which log files do not show.
 
-A row of a table with references can also differ in what a reference shows: `weft.storage.read.changes.plan` plans the
-same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
+A row of a table with references can also differ in the columns of a reference: `weft.storage.read.changes.plan` plans
+the same scan, which also reads the rows whose foreign key names a changed row of a referenced table.
 
 `weft.storage.read.changes.tasks` divides the work into tasks.
 
-If the changes cannot be given completely, the read fails (S21 IncrementalComplete): with `OffsetExpired` if cleaning
-has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies between them.
+If the changes cannot be returned completely, the read fails (PROTOCOL.md, S21 IncrementalComplete): with
+`OffsetExpired` if cleaning has removed one of the snapshots, with `OffsetInvalidated` if a restore or an undo lies
+between them.
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ _EXPIRED: Final = (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two snapshots, under the newest schema.
+    """One of the two snapshots, read with the newest schema.
 
     Attributes:
-        scan: Reads the columns of the table and the arrivals of their groups, without tasks.
-        references: How to read the rows of referenced tables; without a reference that the snapshot does not have.
+        scan: Scan of the columns of the table and the arrivals of their groups, without tasks.
+        references: Readers of the rows of referenced tables, by the references that the snapshot has.
     """
 
     scan: Scan
@@ -80,9 +81,9 @@ class ChangeScan:
         before: The earlier snapshot; None if all rows are inserts.
         after: The later snapshot.
         tasks: The work; no key is in the results of two tasks.
-        used: The references whose changes count.
+        used: The references whose columns the result compares.
         required: Names of the references that must be present in a row.
-        referring: The references to tables that have changed.
+        referring: Finders of rows whose foreign key names a changed row, one for each changed referenced table.
     """
 
     shape: ChangeShape
@@ -108,7 +109,7 @@ class ChangeScan:
         return pa.RecordBatchReader.from_batches(self.arrow, batches)
 
     def read(self, task: ChangeTask) -> Iterator[pa.RecordBatch]:
-        """Changes of one task, one row per changed key, in no particular order.
+        """Read the changes of one task: one row per changed key, in no particular order.
 
         Each process reads the referenced tables itself.
 
@@ -118,12 +119,12 @@ class ChangeScan:
             InvalidInput: A merge function has failed.
         """
         with expiring():
-            wanted = None if self.before is None else self._candidates(self.before, task)
+            candidates = None if self.before is None else self._candidates(self.before, task)
             side, earlier = self.before or self.after, []
             if self.before is not None and task.before is not None:
-                earlier = list(self.before.scan.read(task.before, wanted))
+                earlier = list(self.before.scan.read(task.before, candidates))
             before = _arrays(pa.Table.from_batches(earlier, side.scan.arrow))
-            after = map(_arrays, self.after.scan.read(task.after, wanted))
+            after = map(_arrays, self.after.scan.read(task.after, candidates))
             yield from diff(self.shape, self._joined(side, before), (self._joined(self.after, rows) for rows in after))
 
     def _candidates(self, before: Side, task: ChangeTask) -> Keys | None:
@@ -133,14 +134,14 @@ class ChangeScan:
             return None
         scan = self.after.scan
         with _logs_after(scan.env, before.scan.at):
-            _, found = keys_of_commits(scan.env, scan.schema, touched.files, touched.slices, task.levels)
+            _, keys = keys_of_commits(scan.env, scan.schema, touched.files, touched.slices, task.levels)
         for reference in self.referring:
             for group, vector in reference.keys(task.after, task.levels).items():
-                found[group] = union([found[group], vector]) if group in found else vector
-        return found
+                keys[group] = union([keys[group], vector]) if group in keys else vector
+        return keys
 
     def _joined(self, side: Side, rows: Arrays) -> Arrays:
-        """Rows of the table with the columns of the references, and an arrival for each as if it were a group."""
+        """Add the columns of the references to rows of the table, and an arrival for each, as if it were a group."""
         columns, count = dict(rows), len(rows[self.shape.schema.key[0]])
         keep = np.ones(count, np.bool_)
         for reference in self.used:
@@ -149,18 +150,18 @@ class ChangeScan:
                 foreign_keys = [columns[name] for name in reference.on]
                 keyed = side.references[reference.name].of(foreign_keys)
                 numbers = keyed.find(foreign_keys)
-                shown = zip(reference.shown, reference.columns, strict=True)
-                columns |= {name: keyed.values(column, numbers) for name, column in shown}
+                shown_columns = zip(reference.shown_names, reference.columns, strict=True)
+                columns |= {name: keyed.values(column, numbers) for name, column in shown_columns}
             else:
                 numbers = pa.nulls(count, pa.int64())
-                columns |= {name: pa.nulls(count, self.shape.schema.field(name).type) for name in reference.shown}
+                columns |= {name: pa.nulls(count, self.shape.schema.field(name).type) for name in reference.shown_names}
             columns[names.arrival(group.id)] = numbers
             if reference.name in self.required:
                 keep &= np.asarray(numbers.is_valid())
         if keep.all():
             return columns
-        places = pa.array(np.flatnonzero(keep))
-        return {name: column.take(places) for name, column in columns.items()}
+        positions = pa.array(np.flatnonzero(keep))
+        return {name: column.take(positions) for name, column in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class Referring:
     Attributes:
         on: The columns of the foreign key.
         changes: The changes of the referenced table.
-        scan: Reads the key and the foreign key of the later rows, without tasks.
+        scan: Scan of the key and the foreign key of the later rows, without tasks.
     """
 
     on: tuple[str, ...]
@@ -179,7 +180,7 @@ class Referring:
     _cache: RowCache = field(default_factory=RowCache, compare=False, repr=False)
 
     def keys(self, task: ReadTask, levels: Collection[int]) -> Keys:
-        """The keys of such rows of a task, by file group of these numbers of bits."""
+        """The keys of these rows of a task, by file group of these numbers of bits."""
         changed = self._changed()
         if not len(changed.rows):
             return {}
@@ -187,8 +188,8 @@ class Referring:
         for batch in self.scan.read(task):
             numbers = changed.find([batch.column(name) for name in self.on])
             parts.append(batch.filter(numbers.is_valid()).select(schema.key))
-        found = pa.Table.from_batches(parts, pa.schema([self.scan.arrow.field(name) for name in schema.key]))
-        return locate_keys(schema, key_columns(schema, found), levels) if len(found) else {}
+        keys = pa.Table.from_batches(parts, pa.schema([self.scan.arrow.field(name) for name in schema.key]))
+        return locate_keys(schema, key_columns(schema, keys), levels) if len(keys) else {}
 
     def _changed(self) -> KeyedRows:
         with self._cache.lock:
@@ -213,16 +214,17 @@ def scan_changes(
     Args:
         since: The earlier snapshot; None to get every row of the later one as an insert.
         until: The later snapshot.
-        columns: Columns of the result besides the key; None for all. A row has changed if it differs in them.
+        columns: Columns of the result besides the key; None for all. A row has changed if it differs in
+            these columns.
         require: Names of groups that must be present in a row; other rows count as absent.
         before: Add the struct column ``_before`` with the earlier row.
         under: A still later state of the table, whose schema is used instead.
-        every_group: Plan tasks that have all file groups and keys, also those without commits: for readers that look
-            for other rows that can differ. `ChangeScan.read` does not read these.
+        every_group: Plan tasks that have all file groups and keys, also those without commits, for readers that look
+            for other rows that can differ. `ChangeScan.read` does not read file groups without commits.
 
     Raises:
-        InvalidInput: ``since`` is not before ``until``, or see `ChangeShape.of`.
-        NotFound: The table has no such column or group.
+        InvalidInput: ``since`` is not before ``until``, or `ChangeShape.of` refuses the columns.
+        NotFound: A column or group does not exist.
         OffsetExpired: One of the snapshots has expired.
         OffsetInvalidated: A restore or an undo lies between them.
     """
@@ -239,17 +241,17 @@ def scan_changes(
             tasks = change_tasks(env, until.table_schema, inserts, files, None, until.cut)
             return ChangeScan(shape, None, Side(after), tuple(tasks))
         since = under_schema(since, until.state)
-        # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (D3).
+        # Rows that a BASE has rewritten differ without a commit, so their keys are in no log file (PROTOCOL.md, D3).
         if max(until.table_log.refresh().oldest_retained, until.state.rewritten) <= since.cut.table:
             with _logs_after(env, since.cut):  # a large index is in a sidecar
                 start = start_of(since.cut, until.state)
                 touched = live_files.committed_files(until.table_log, until.state, start, until.cut.lanes)
             shape = replace(shape, touched=frozenset(group for live in touched for group in live.file.groups))
-            work = _by_keys(since, until, log_slices(until.state, touched))
+            work = _touched_groups(since, until, log_slices(until.state, touched))
         else:
-            touched, work = [], _whole(since, until)
+            touched, work = [], _whole_groups(since, until)
         if every_group:
-            work += _without_commits(since, until, work)
+            work += _untouched_groups(since, until, work)
         first = since.choose_slices(ScanRequest(shape.earlier, require=require, arrivals=True)).without_tasks()
         files = ComparedFiles(since.files, until.files, touched)
         tasks = change_tasks(env, until.table_schema, work, files, since.cut, until.cut, every_key=every_group)
@@ -273,39 +275,39 @@ def check_order(since: Cut, until: Snapshot) -> None:
     """
     if not is_after(since, until):
         raise InvalidInput(
-            f"there are no changes from {since} up to {until.cut}, which is not after it",
-            hint="give the earlier cut as since and the later cut as until",
+            f"cannot read changes from {since} up to {until.cut}, because the second cut is not after the first",
+            hint="pass the earlier cut as since and the later cut as until",
         )
     if until.state.restored > since.table:
         raise OffsetInvalidated(
             f"the table was restored (entry {until.state.restored} of the table lane) after {since}: rows of that cut "
             "may have been rolled back",
-            hint=f"{_START_OVER}, replace what was derived from earlier changes, and continue from its cut",
+            hint=f"{_START_OVER}, replace the data that was derived from earlier changes, and continue from its cut",
         )
 
 
 def is_after(since: Cut, until: Snapshot) -> bool:
-    """Whether a snapshot has everything that an earlier cut has, or had before a restore."""
+    """Whether a snapshot contains every entry of an earlier cut, apart from entries that a restore rolled back."""
     return since.table <= until.cut.table and cut.within(start_of(since, until.state), until.cut.lanes)
 
 
-def _by_keys(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:
-    """File groups with commits in between."""
+def _touched_groups(since: Snapshot, until: Snapshot, touched: Sequence[FileSlice]) -> list[Comparison]:
+    """Comparisons of the file groups with commits in between."""
     work = []
-    for old, new, commits in _side_by_side(since.slices, until.slices, touched):
-        if commits and new:  # without new, the events changed nothing, and compaction found no rows to keep
+    for old, new, commits in _align_file_groups(since.slices, until.slices, touched):
+        if commits and new:  # if new is empty, the events had no effect, and compaction had no rows to keep
             stored = sum(part.log_bytes + part.base_bytes for part in new)
             by_keys = bool(old) and sum(part.log_bytes for part in commits) <= stored
             work.append(Comparison(old, new, commits if by_keys else None))
     return work
 
 
-def _whole(since: Snapshot, until: Snapshot) -> list[Comparison]:
-    """File groups whose files are not the same in both snapshots."""
+def _whole_groups(since: Snapshot, until: Snapshot) -> list[Comparison]:
+    """Comparisons of whole file groups whose files differ between the snapshots."""
     fresh = np.array([not cut.within(live.reach, since.cut.lanes) for live in until.files], np.bool_)
     return [
         Comparison(old, new, None)
-        for old, new, _ in _side_by_side(since.slices, until.slices, ())
+        for old, new, _ in _align_file_groups(since.slices, until.slices, ())
         if new and (_files(old) != _files(new) or any(fresh[part.file].any() for part in new))
     ]
 
@@ -314,39 +316,39 @@ def _files(parts: Sequence[FileSlice]) -> list[SliceFile | None]:
     return [part.slice for part in parts]
 
 
-def _without_commits(since: Snapshot, until: Snapshot, work: Sequence[Comparison]) -> list[Comparison]:
-    """The file groups that are not in ``work``, with no commits in between."""
-    known = {part.group for item in work for part in item.after}
+def _untouched_groups(since: Snapshot, until: Snapshot, work: Sequence[Comparison]) -> list[Comparison]:
+    """Comparisons without commits of the file groups that are not in ``work``."""
+    compared = {part.group for item in work for part in item.after}
     none = np.empty(0, np.int64)
     return [
         Comparison(old, new, (FileSlice(new[0].group, None, none, none, none, none, 0, 0),))
-        for old, new, _ in _side_by_side(since.slices, until.slices, ())
-        if new and new[0].group not in known
+        for old, new, _ in _align_file_groups(since.slices, until.slices, ())
+        if new and new[0].group not in compared
     ]
 
 
-def _side_by_side(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice, ...], ...]]:
-    """The file groups of several plans, together with those of the others that have keys in common with them.
+def _align_file_groups(*sides: Sequence[FileSlice]) -> Iterator[tuple[tuple[FileSlice, ...], ...]]:
+    """Align the file groups of several plans: yields for each set of common keys the file groups of every plan.
 
-    That is one of each, unless file groups were split or merged in between.
+    That is one file group of each plan, unless file groups were split or merged in between.
     """
     levels = sorted({part.group.bits for side in sides for part in side})
     groups = sorted({part.group for side in sides for part in side}, key=lambda group: (group.bits, group))
-    whole: dict[FileGroup, FileGroup] = {}
+    largest: dict[FileGroup, FileGroup] = {}
     for group in groups:
         larger = (group.within(bits) for bits in levels if bits < group.bits)
-        whole[group] = next((other for other in larger if other in whole), group)
-    found: dict[FileGroup, list[list[FileSlice]]] = {}
+        largest[group] = next((larger_group for larger_group in larger if larger_group in largest), group)
+    aligned: dict[FileGroup, list[list[FileSlice]]] = {}
     for number, side in enumerate(sides):
         for part in side:
-            found.setdefault(whole[part.group], [[] for _ in sides])[number].append(part)
-    for group in sorted(found):
-        yield tuple(tuple(parts) for parts in found[group])
+            aligned.setdefault(largest[part.group], [[] for _ in sides])[number].append(part)
+    for group in sorted(aligned):
+        yield tuple(tuple(parts) for parts in aligned[group])
 
 
 @contextlib.contextmanager
 def expiring() -> Iterator[None]:
-    """Raise `OffsetExpired` for a `SnapshotExpired` in the block: the snapshots are ends of a range of changes.
+    """Raise `OffsetExpired` for a `SnapshotExpired` in the block, for blocks that read a range of changes.
 
     Raises:
         OffsetExpired: A snapshot has expired.
@@ -361,7 +363,9 @@ def expiring() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logs_after(env: Environment, at: Cut) -> Iterator[None]:
-    """For blocks that read files of commits after a cut. They exist if the cut is ``oldest_retained`` or newer (D3).
+    """Explain missing files in a block that reads files of commits after a cut.
+
+    These files exist if the cut is ``oldest_retained`` or newer (PROTOCOL.md, D3).
 
     Raises:
         OffsetExpired: A file is missing because cleaning has removed it.

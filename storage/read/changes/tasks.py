@@ -1,7 +1,8 @@
 """Divides the comparison of two snapshots into tasks of bounded size.
 
 Small file groups share a task. A large one is divided by key range: its states in both snapshots, and the commits in
-between, at the same keys. So every key is compared by one task, and one hot bucket does not make one long task.
+between, are divided at the same keys. So every key is compared by one task, and one hot bucket does not make one long
+task.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class ChangeTask:
 class Comparison:
     """One file group to compare, or a part of it.
 
-    A file group that was split or merged in between is several in one of the snapshots.
+    A file group that was split or merged in between corresponds to several file groups in one of the snapshots.
 
     Attributes:
-        before: The file group in the earlier snapshot; empty if it has no rows there.
+        before: The file group in the earlier snapshot; empty if it had no rows.
         after: The file group in the later snapshot; not empty.
         touched: The commits in between, whose keys are compared; None to compare all rows.
     """
@@ -91,43 +92,43 @@ def change_tasks(
     *,
     every_key: bool = False,
 ) -> list[ChangeTask]:
-    """The tasks of a comparison; each key is in one of them.
+    """Divide a comparison into tasks; each key is in one task.
 
     Args:
         env: The environment of the table.
         schema: The schema that both snapshots are read with.
         work: The file groups to compare.
         files: Their log files.
-        since: The earlier snapshot; None if there is none.
-        until: The later snapshot.
-        every_key: Keep the parts of a large file group that have no commits in between.
+        since: The cut of the earlier snapshot; None without an earlier snapshot.
+        until: The cut of the later snapshot.
+        every_key: Also keep the parts of a large file group without commits in between.
 
     Raises:
         CorruptData: A base file of a large file group is missing, or its footer is damaged.
         SnapshotExpired: Such a file is missing because its snapshot has expired.
     """
     with explain_missing_file(env, until), explain_missing_file(env, since or until):
-        divided = list(_divided(env, schema, work, files, every_key=every_key))
+        divided = list(_divide(env, schema, work, files, every_key=every_key))
     return [_task(run, files) for run in _runs(divided, env.tuning)]
 
 
-def _divided(
+def _divide(
     env: Environment, schema: TableSchema, work: Sequence[Comparison], files: ComparedFiles, *, every_key: bool
 ) -> Iterator[Comparison]:
-    """File groups, or the parts of large ones."""
+    """Divide large file groups into parts; small ones stay whole."""
     tuning = env.tuning
     large = [item.bytes > tuning.change_task_bytes or item.rows > tuning.change_task_rows for item in work]
-    wanted = [
-        _division(item, files, tuning, every_key=every_key)
+    divisions = [
+        _plan_division(item, files, tuning, every_key=every_key)
         for item, is_large in zip(work, large, strict=True)
         if is_large
     ]
-    parts = divide_states(env, schema, wanted)
+    parts = divide_states(env, schema, divisions)
     for item, is_large in zip(work, large, strict=True):
         yield from _parts(item, next(parts), every_key=every_key) if is_large else [item]
 
 
-def _division(item: Comparison, files: ComparedFiles, tuning: Tuning, *, every_key: bool) -> Division:
+def _plan_division(item: Comparison, files: ComparedFiles, tuning: Tuning, *, every_key: bool) -> Division:
     states = [State(part, files.after) for part in item.after]
     states += [State(part, files.before) for part in item.before]
     states += [State(part, files.touched) for part in item.touched or ()]
@@ -142,12 +143,12 @@ def _division(item: Comparison, files: ComparedFiles, tuning: Tuning, *, every_k
     )
 
 
-def _parts(item: Comparison, found: Sequence[tuple[FileSlice, ...]], *, every_key: bool) -> Iterator[Comparison]:
+def _parts(item: Comparison, divided: Sequence[tuple[FileSlice, ...]], *, every_key: bool) -> Iterator[Comparison]:
     end_of_after = len(item.after)
     end_of_before = end_of_after + len(item.before)
-    for states in found:
+    for states in divided:
         touched = None if item.touched is None else states[end_of_before:]
-        # Otherwise nothing was committed in this range of keys.
+        # Without rows in ``touched`` nothing was committed in this range of keys.
         if touched is None or every_key or any(len(part.rows) for part in touched):
             yield Comparison(states[end_of_after:end_of_before], states[:end_of_after], touched)
 
@@ -164,7 +165,7 @@ def _runs(work: Sequence[Comparison], tuning: Tuning) -> Iterator[list[Compariso
 
 
 def _share_of_task(item: Comparison, tuning: Tuning) -> float:
-    """How much of a task a file group fills; more than 1 if it must be alone."""
+    """Share of a task that a file group fills; more than 1 if it must be alone."""
     if item.after[0].within is not None:
         return 2
     return max(item.bytes / max(tuning.change_task_bytes, 1), item.rows / max(tuning.change_task_rows, 1))

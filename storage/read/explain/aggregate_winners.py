@@ -1,8 +1,8 @@
-"""Which stored versions give the columns that an aggregate group shows.
+"""Finds the stored versions that the columns of an aggregate group come from.
 
-Every event of the group counts. Of ``min``, ``max``, ``first`` and ``last`` one value is shown, so only versions with
-that value give the column; of the other functions every version with a value does. The ordering columns come from the
-newest upsert.
+Every event of the group counts. ``min``, ``max``, ``first`` and ``last`` show one value, so their column comes only
+from versions with that value; columns of other functions come from every version with a value. The ordering columns
+come from the newest upsert.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Located:
     """A version, and where it is stored.
 
     Attributes:
-        version: The version as the merge sees it.
+        version: The version as input of the merge.
         values: As in `StoredVersion`.
         stored_in, file: As in `StoredVersion`.
-        lane, commit: Lane and slot of the commit, if the file tells.
+        lane, commit: Lane and sequence number of the commit; None if the file does not say.
         register: The row of a slice or fold with its state; None for an event.
     """
 
@@ -50,44 +50,46 @@ class Located:
     register: Arrays | None = None
 
 
-def given_columns(
+def contributed_columns(
     schema: TableSchema,
     group: Group,
     stored: Sequence[Located],
     merged: Registers | None,
-    shown: Mapping[str, Any],
+    row: Mapping[str, Any],
 ) -> list[tuple[str, ...]]:
-    """The columns of the row that come from each stored version.
+    """For each stored version, the columns of the row that come from it.
 
     Args:
         schema: Schema of the snapshot.
         group: An aggregate group.
         stored: All stored versions, in (arrival, position) order.
-        merged: The merge of them; None if nothing touches the group.
-        shown: The values of the row, as the explanation shows them.
+        merged: Their merged register; None if no event touches the group.
+        row: The values of the row, as the explanation shows them.
     """
-    found: list[set[str]] = [set() for _ in stored]
+    columns_of: list[set[str]] = [set() for _ in stored]
     if merged is None or not merged.columns[names.arrival(group.id)][0].is_valid:
         return [()] * len(stored)
     newest = _edge(merged.columns, [*group.ordering, names.arrival(group.id)])
-    tops = [i for i, one in enumerate(stored) if _is_upsert(one.version) and _own_edge(one.version) == newest]
-    if tops:
-        found[tops[-1]].update(group.ordering)
+    newest_upserts = [
+        i for i, located in enumerate(stored) if _is_upsert(located.version) and _own_edge(located.version) == newest
+    ]
+    if newest_upserts:
+        columns_of[newest_upserts[-1]].update(group.ordering)
     for function in group.functions:
         name = function.column
-        having = [i for i, one in enumerate(stored) if name in one.version.supplied]
+        sources = [i for i, located in enumerate(stored) if name in located.version.supplied]
         if function.name in _EXTREMES:
-            having = [i for i in having if _same(stored[i].values.get(name), shown.get(name))]
+            sources = [i for i in sources if _are_equal(stored[i].values.get(name), row.get(name))]
         elif function.name in _EDGES:
             ordering = tuple(schema.column_by_name[column] for column in group.ordering)
             context = Context(group, schema.column_by_name[name], ordering, function)
             hidden = list(find_function(function.name).state(context))
             edge = _edge(merged.columns, hidden)
-            equal = [i for i in having if _edge_of(stored[i], hidden) == edge]
-            having = equal[-1:] if function.name == "last" else equal[:1]
-        for i in having:
-            found[i].add(name)
-    return [tuple(name for name in group.columns if name in columns) for columns in found]
+            equal = [i for i in sources if _edge_of(stored[i], hidden) == edge]
+            sources = equal[-1:] if function.name == "last" else equal[:1]
+        for i in sources:
+            columns_of[i].add(name)
+    return [tuple(name for name in group.columns if name in columns) for columns in columns_of]
 
 
 def _is_upsert(version: Version) -> bool:
@@ -98,14 +100,14 @@ def _own_edge(version: Version) -> Edge:
     return (*version.ordering, version.arrival)
 
 
-def _edge_of(one: Located, hidden: Sequence[str]) -> Edge:
-    return _own_edge(one.version) if one.register is None else _edge(one.register, hidden)
+def _edge_of(located: Located, hidden: Sequence[str]) -> Edge:
+    return _own_edge(located.version) if located.register is None else _edge(located.register, hidden)
 
 
-def _edge(columns: Mapping[str, Any], wanted: Sequence[str]) -> Edge:
-    return tuple(columns[name][0].as_py() for name in wanted)
+def _edge(columns: Mapping[str, Any], names: Sequence[str]) -> Edge:
+    return tuple(columns[name][0].as_py() for name in names)
 
 
-def _same(value: Any, shown: Any) -> bool:
+def _are_equal(value: Any, other: Any) -> bool:
     """Whether two values are equal; NaN equals NaN."""
-    return bool(value == shown or (value != value and shown != shown))  # noqa: PLR0124 - NaN differs from itself
+    return bool(value == other or (value != value and other != other))  # noqa: PLR0124 - NaN differs from itself

@@ -1,4 +1,4 @@
-"""The explanation of one row: per column group the stored versions, which of them wins, and why the others lose."""
+"""The explanation of one row: for each column group the stored versions, which one wins, and why the others lose."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS: Final[Mapping[Reason, str]] = {
     Reason.UPDATE_BEFORE: "an update-before row, which only aggregate groups use",
 }
 
-_MAX_CHARS: Final = 200  # of the values of an event in words
+_MAX_CHARS: Final = 200  # of the values of an event in the text form
 
 EXPLANATION_SCHEMA: Final = pa.schema(
     [
@@ -54,20 +54,21 @@ EXPLANATION_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """What one stored event, or one version in a merged row, says about a column group.
+    """One version of a column group: a stored event, or a part of a merged row.
 
     Attributes:
         group: Name of the column group.
         result: ``wins``, ``counts`` or ``loses``.
         reason: Why; see `weft.storage.core.merge.outcomes.Reason`.
         operation: Operation of the event; ``merged`` for the merged result of several events.
-        columns: The columns of the row whose values come from it. In an aggregate group a column may come from several:
-            all that are added or collected, or all with the largest value.
+        columns: The columns of the row whose values come from this version. In an aggregate group a column may come
+            from several versions: all that are added or collected, or all with the largest value.
         ordering: Values of the group's ordering columns.
         values: Values of the group's other columns that the version has.
-        stream, lane, commit, committed_at: Stream and lane of the event, the slot and the time of its commit; of a
-            merged result those of its newest upsert. None if the result has no upsert, or if the log does not tell.
-        late: Whether a watermark of the lane had promised that such an event would not come any more; None if unknown.
+        stream, lane, commit, committed_at: Stream and lane of the event, and the sequence number and time of its
+            commit; for a merged result those of its newest upsert. None if the result has no upsert, or if the log
+            does not say.
+        late: Whether the event arrived although a watermark of its lane was already above it; None if unknown.
         stored_in: Kind of the file.
         file: Path of the file, relative to the table.
     """
@@ -89,7 +90,7 @@ class StoredVersion:
 
     @property
     def why(self) -> str:
-        """Why it has its result, in words."""
+        """The reason for the result, as text."""
         return f"{_WORDS[self.reason]}{', late' if self.late else ''}"
 
     @property
@@ -97,12 +98,13 @@ class StoredVersion:
         """One line for people."""
         at = "" if self.committed_at is None else f" at {self.committed_at:%Y-%m-%d %H:%M:%S.%f} UTC"
         commit = "" if self.commit is None else f" of stream {self.stream}, commit {self.lane}:{self.commit}{at}"
-        ordering = "" if not self.ordering else f" {_listed(self.ordering)}"
-        told = self.values and self.result is not Result.WINS and not self.operation.startswith("delete")
-        said = f" with {_shortened(_listed(self.values))}" if told else ""  # the row shows the values of winners
+        ordering = "" if not self.ordering else f" {_format_values(self.ordering)}"
+        # The row shows the values of winners.
+        shows_values = self.values and self.result is not Result.WINS and not self.operation.startswith("delete")
+        values = f" with {_shorten(_format_values(self.values))}" if shows_values else ""
         supplies = f", gives {', '.join(self.columns)}" if self.columns else ""
         return (
-            f"{self.result} ({self.why}): {self.operation}{ordering}{said}{commit}{supplies}, "
+            f"{self.result} ({self.why}): {self.operation}{ordering}{values}{commit}{supplies}, "
             f"in {self.stored_in} file {self.file}"
         )
 
@@ -114,7 +116,7 @@ class GroupState:
     Attributes:
         name: Name of the column group.
         merge: Its merge mode.
-        state: ``present``; ``deleted``: a delete is newer than everything that would show; ``absent``: no upsert shows.
+        state: ``present``; ``deleted``: a delete is newer than all upserts; ``absent``: there is no upsert.
         hides_row: Whether its delete hides the whole row.
     """
 
@@ -126,14 +128,15 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class ReferencedRow:
-    """What a row shows of a referenced table.
+    """The row of a referenced table that the foreign key of a row names.
 
     Attributes:
         reference: Name of the reference.
-        table: Location of the referenced table, as the reference has it.
+        table: Location of the referenced table, as in the reference.
         foreign_key: Values of the foreign key in the row.
-        explanation: Of the referenced row; None if the table has nothing of the key, or the foreign key is NULL.
-        problem: Why the referenced table cannot be read; "" if it can.
+        explanation: Explanation of the referenced row; None if the table has no version of the key, or the foreign key
+            is NULL.
+        problem: Why the referenced table cannot be read; "" if it can be read.
     """
 
     reference: str
@@ -143,8 +146,8 @@ class ReferencedRow:
     problem: str = ""
 
     def to_lines(self) -> list[str]:
-        """The explanation in words."""
-        begin = f"reference {self.reference}: {_listed(self.foreign_key)}"
+        """The explanation as lines of text."""
+        begin = f"reference {self.reference}: {_format_values(self.foreign_key)}"
         if self.problem:
             return [f"{begin}, but its columns cannot be read: {self.problem}"]
         if self.explanation is None:
@@ -154,17 +157,17 @@ class ReferencedRow:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """Why a row is as it is in one snapshot.
+    """Why a row has its values in one snapshot.
 
     Attributes:
         key: The key columns.
         cut: The snapshot, as text.
-        history: Whether the retained history is included, and not only what a read of the snapshot merges.
-        row: The columns of the table and of its references as a read gives them, maps as mappings; None if it is not
-            visible.
+        history: Whether all retained versions are included, not only those that a read of the snapshot merges.
+        row: The columns of the table and of its references as a read returns them, maps as mappings; None if the row
+            is not visible.
         groups: The state of every column group, in the order of the table.
         versions: All stored versions, in the order of the groups; within a group the oldest commit first.
-        references: What a visible row shows of referenced tables.
+        references: The referenced rows, if the row is visible.
     """
 
     key: Mapping[str, Any]
@@ -184,18 +187,18 @@ class Explanation:
 
         The versions of a referenced row come last. Their groups are named ``<reference>.<group>``.
         """
-        named = [("", version) for version in self.versions]
-        for each in self.references:
-            referenced = each.explanation.versions if each.explanation is not None else ()
-            named += [(f"{each.reference}.", version) for version in referenced]
+        prefixed = [("", version) for version in self.versions]
+        for referenced in self.references:
+            versions = referenced.explanation.versions if referenced.explanation is not None else ()
+            prefixed += [(f"{referenced.reference}.", version) for version in versions]
         rows = [
             {name: getattr(version, name) for name in EXPLANATION_SCHEMA.names}
             | {
-                "group": f"{reference}{version.group}",
-                "ordering": _text(version.ordering),
-                "values": _text(version.values),
+                "group": f"{prefix}{version.group}",
+                "ordering": _to_json(version.ordering),
+                "values": _to_json(version.values),
             }
-            for reference, version in named
+            for prefix, version in prefixed
         ]
         return pa.Table.from_pylist(rows, EXPLANATION_SCHEMA)
 
@@ -203,15 +206,15 @@ class Explanation:
         return self.to_text()
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """Show the text in notebooks."""
         return shown.text("", self.to_text())
 
     def to_text(self) -> str:
-        """The explanation in words, several lines."""
+        """The explanation as text of several lines."""
         return "\n".join(self.to_lines())
 
     def to_lines(self) -> list[str]:
-        """The explanation in words."""
+        """The explanation as lines of text."""
         hiding = [group.name for group in self.groups if group.hides_row]
         if self.row is not None:
             visible = "visible"
@@ -219,43 +222,43 @@ class Explanation:
             visible = f"hidden by a delete of group {', '.join(hiding)}"
         else:
             visible = "not visible, because no group is present"
-        lines = [f"row {_listed(self.key)} at {self.cut} is {visible}"]
+        lines = [f"row {_format_values(self.key)} at {self.cut} is {visible}"]
         if self.row is not None:
-            lines.append(f"  {_listed(self.row)}")
+            lines.append(f"  {_format_values(self.row)}")
         for group in self.groups:
             lines.append(f"group {group.name} ({group.merge}): {group.state}")
             lines.extend(f"  {version.words}" for version in self.of_group(group.name))
-        return [*lines, *(line for each in self.references for line in each.to_lines())]
+        return [*lines, *(line for referenced in self.references for line in referenced.to_lines())]
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_CHARS else f"{text[: _MAX_CHARS - 3]}..."
 
 
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_word(value)}" for name, value in values.items())
+def _format_values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_format_value(value)}" for name, value in values.items())
 
 
-def _word(value: Any) -> str:
-    plain = _plain(value)
+def _format_value(value: Any) -> str:
+    plain = _to_plain(value)
     return "NULL" if plain is None else plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
-def _text(values: Mapping[str, Any]) -> str:
-    return json.dumps(_plain(values), ensure_ascii=False)
+def _to_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(_to_plain(values), ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
-    """A value for JSON: what JSON lacks becomes text."""
+def _to_plain(value: Any) -> Any:
+    """Convert a value for JSON; values that JSON cannot represent become text."""
     match value:
         case None | bool() | int() | str():
             return value
         case float():
             return value if math.isfinite(value) else str(value)
         case Mapping():
-            return {str(name): _plain(item) for name, item in value.items()}
+            return {str(name): _to_plain(item) for name, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [_to_plain(item) for item in value]
         case dt.date():
             return value.isoformat()
         case bytes():

@@ -1,4 +1,4 @@
-"""Explains what a row shows of referenced tables: which row its foreign key names, and why that row has its values."""
+"""Explains referenced rows: which row the foreign key of a row names, and why that row has its values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weft.storage.read.references.referenced_table import ReferencedTable
 def explain_references(
     explained: Explanation, schema: TableSchema, tables: Sequence[ReferencedTable], *, history: bool
 ) -> Explanation:
-    """An explanation that has the columns of the references, and explains the referenced rows.
+    """Add the columns of the references and the explanations of the referenced rows to an explanation.
 
     Args:
         explained: The explanation of the row alone.
@@ -29,15 +29,15 @@ def explain_references(
     """
     if explained.row is None:
         return explained
-    shown, found = dict(explained.row), []
+    whole_row, references = dict(explained.row), []
     for table in tables:
-        each = _referenced_row(explained.row, schema, table, history=history)
-        found.append(each)
-        if not each.problem:
-            row = None if each.explanation is None else each.explanation.row
-            names = zip(table.reference.shown, table.reference.columns, strict=True)
-            shown |= {name: None if row is None else row[column] for name, column in names}
-    return replace(explained, row=shown, references=tuple(found))
+        referenced = _referenced_row(explained.row, schema, table, history=history)
+        references.append(referenced)
+        if not referenced.problem:
+            row = None if referenced.explanation is None else referenced.explanation.row
+            names = zip(table.reference.shown_names, table.reference.columns, strict=True)
+            whole_row |= {name: None if row is None else row[column] for name, column in names}
+    return replace(explained, row=whole_row, references=tuple(references))
 
 
 def _referenced_row(
@@ -45,23 +45,23 @@ def _referenced_row(
 ) -> ReferencedRow:
     reference = table.reference
     foreign_key = {name: row[name] for name in reference.on}
-    named = ReferencedRow(reference.name, reference.table, foreign_key)
-    if isinstance(table.found, TableError):
-        return replace(named, problem=table.found.message)
+    referenced = ReferencedRow(reference.name, reference.table, foreign_key)
+    if isinstance(table.snapshot_or_error, TableError):
+        return replace(referenced, problem=table.snapshot_or_error.message)
     types = {name: schema.column_by_name[name].type for name in reference.on}
     try:
         columns = [pa.array([value], types[name]) for name, value in foreign_key.items()]
-    except pa.ArrowException:  # a time that Python lacks is text in an explanation
-        return replace(named, problem="Python has no value for its foreign key")
-    rows, keys = as_keys(table.found.table_schema, columns)
-    if not len(rows):  # NULL, or a value that no key has
-        return named
+    except pa.ArrowException:  # a time that Python cannot represent is text in an explanation
+        return replace(referenced, problem="Python cannot represent the value of its foreign key")
+    rows, keys = as_keys(table.snapshot_or_error.table_schema, columns)
+    if not len(rows):  # NULL, or a value that keys cannot have
+        return referenced
     try:
         explanation = explain_row(
-            table.found, {name: column[0].as_py() for name, column in keys.items()}, history=history
+            table.snapshot_or_error, {name: column[0].as_py() for name, column in keys.items()}, history=history
         )
     except NotFound:
-        return named
+        return referenced
     except TableError as error:
-        return replace(named, problem=error.message)
-    return replace(named, explanation=explanation)
+        return replace(referenced, problem=error.message)
+    return replace(referenced, explanation=explanation)

@@ -1,10 +1,10 @@
 """Explains one row: reads every stored version of a key, and asks the merge modes which of them win.
 
-Only the file group of the key is planned, and of it only the log blocks and row groups that can have the key are read,
-as `weft.storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
+Only the file group of the key is planned, and only its log blocks and row groups that can have the key are read, as
+`weft.storage.read.snapshot.Snapshot.get` does. Memory is proportional to these blocks and to the events of the key.
 
-The history is explained by the same code: instead of the newest slice and the logs after it, it takes the oldest slice
-that may still be continued, and all commits after it. Both merge to the same row (S11).
+The same code explains the history: instead of the newest slice and the logs after it, it reads the oldest usable slice
+and all commits after it. Both merge to the same row (PROTOCOL.md, S11).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.files.base_file import SliceReader
 from weft.storage.files.log_reader import LogReader
 from weft.storage.log import live_files
-from weft.storage.read.explain.aggregate_winners import Located, given_columns
+from weft.storage.read.explain.aggregate_winners import Located, contributed_columns
 from weft.storage.read.explain.explanation import Explanation, GroupState, Operation, StoredIn, StoredVersion
 from weft.storage.read.missing_file import explain_missing_file
-from weft.storage.read.plan.pruning import RowGroups, key_table, narrowed
+from weft.storage.read.plan.pruning import RowGroups, key_table, narrow_log_ranges
 from weft.storage.read.snapshot_files import SnapshotFiles
 from weft.storage.times import moment_of
 
@@ -68,37 +68,37 @@ def explain_row(snapshot: SnapshotFiles, key: Any, *, history: bool = False) -> 
         snapshot: The files of the snapshot.
         key: Value of the key column; a tuple in the order of the key if it has several columns; or a mapping of all key
             columns by name.
-        history: Explain all events of the key that the retained log has, also those that slices and folds contain.
+        history: Explain all events of the key in the retained log, also those that slices and folds contain.
 
     Raises:
         InvalidInput: The key has another type, another number of columns, or contains null.
-        NotFound: The snapshot has nothing of the key, not even a delete.
+        NotFound: The snapshot has no version of the key, not even a delete.
         SnapshotExpired: The snapshot has expired.
         CorruptData: A file is missing or damaged.
     """
     schema = snapshot.table_schema
-    columns = key_columns(schema, key_table(schema, _one_key(schema, key)))
+    columns = key_columns(schema, key_table(schema, _as_key(schema, key)))
     shown_key = {name: python_value(column[0]) for name, column in columns.items()}
     with explain_missing_file(snapshot.table_log.env, snapshot.at):
-        state = _oldest(snapshot) if history else snapshot.state
+        state = _oldest_state(snapshot) if history else snapshot.state
         located = locate_keys(schema, columns, state.levels)
         vector = next(iter(located.values()))
-        slices, files = _history(snapshot, state, located) if history else _current(snapshot, located)
-        found = _Found(schema)
+        slices, files = _history_files(snapshot, state, located) if history else _current_files(snapshot, located)
+        stored = _StoredRow(schema)
         for file_slice in slices:
-            _read(snapshot, narrowed(schema, file_slice, files, vector), files, vector, found)
-    if not any(found.versions.values()):
-        listed = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
+            _read_versions(snapshot, narrow_log_ranges(schema, file_slice, files, vector), files, vector, stored)
+    if not any(stored.versions.values()):
+        key_text = ", ".join(f"{name}={value!r}" for name, value in shown_key.items())
         raise NotFound(
-            f"the table has no row with key {listed} at {snapshot.at}, and no delete of one",
-            hint="check the key and the snapshot; nothing is known of keys that were erased, forgotten or expired",
+            f"the table has neither a row nor a delete with key {key_text} at {snapshot.at}",
+            hint="check the key and the snapshot; nothing is kept of keys that were erased, forgotten or expired",
         )
     loaded = mergers.load(schema, snapshot.table_log.env.mergers)
-    registers = {group.id: found.merged(group, loaded) for group in schema.groups}
-    return _explained(snapshot, shown_key, found, registers, history=history)
+    registers = {group.id: stored.merge(group, loaded) for group in schema.groups}
+    return _explain(snapshot, shown_key, stored, registers, history=history)
 
 
-def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
+def _as_key(schema: TableSchema, key: Any) -> Sequence[Any]:
     if not isinstance(key, Mapping):
         return [key]
     if set(key) != set(schema.key):
@@ -109,30 +109,35 @@ def _one_key(schema: TableSchema, key: Any) -> Sequence[Any]:
     return [tuple(key[name] for name in schema.key)]
 
 
-def _current(snapshot: SnapshotFiles, groups: Collection[FileGroup]) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
-    """What a read of the snapshot merges."""
+def _current_files(
+    snapshot: SnapshotFiles, groups: Collection[FileGroup]
+) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
+    """The slices and log files that a read of the snapshot merges."""
     return snapshot.slices_of(groups), snapshot.files
 
 
-def _oldest(snapshot: SnapshotFiles) -> TableState:
-    """The state of the snapshot with the oldest slices from which it follows, and without folds."""
+def _oldest_state(snapshot: SnapshotFiles) -> TableState:
+    """The state of the snapshot with the oldest slices that lead to it, and without folds."""
     log, state = snapshot.table_log, snapshot.state
     retained = log.refresh().oldest_retained
     oldest = log.at(min(state.head, max(retained, state.restored, state.rewritten, 1)))
     return replace(state, slices=oldest.slices, covered=oldest.covered, folds=(), folded={})
 
 
-def _history(
+def _history_files(
     snapshot: SnapshotFiles, begin: TableState, groups: Collection[FileGroup]
 ) -> tuple[Sequence[FileSlice], Sequence[LiveFile]]:
-    """The oldest slice from which the snapshot follows, and all commits after it; their log files are retained (C2)."""
+    """The oldest slices that lead to the snapshot, and all commits after them.
+
+    The log files of these commits are retained (PROTOCOL.md, C2).
+    """
     files = live_files.committed_files(snapshot.table_log, begin, begin.log_start(), snapshot.at.lanes)
     return plan_slices(begin, files, only=groups), files
 
 
 @dataclass(slots=True)
-class _Found:
-    """What is stored of a key.
+class _StoredRow:
+    """Everything that is stored of a key.
 
     Attributes:
         schema: The schema of the snapshot.
@@ -156,7 +161,7 @@ class _Found:
         )
         for group in groups:
             versions = self.versions.setdefault(group.id, [])
-            given = [name for name in group.values if name in rows]
+            stored_names = [name for name in group.values if name in rows]
             supplied = {
                 name: supplied_mask(rows.get(names.SUPPLIED), schema.column_by_name[name].id, count)
                 | (np.asarray(rows[name].is_valid()) if name in rows else np.zeros(count, np.bool_))
@@ -169,7 +174,7 @@ class _Found:
                     tuple(python_value(rows[name][i]) for name in group.ordering),
                     frozenset(name for name, mask in supplied.items() if mask[i]),
                 )
-                values = {name: python_value(rows[name][i]) for name in given}
+                values = {name: python_value(rows[name][i]) for name in stored_names}
                 versions.append(Located(version, values, "log", live.file.file.path, live.lane, live.seq))
 
     def add_registers(self, rows: Arrays, groups: Sequence[int], stored_in: StoredIn, file: str) -> None:
@@ -180,94 +185,96 @@ class _Found:
             if group.id in groups:
                 self.versions.setdefault(group.id, []).extend(
                     Located(version, values, stored_in, file, register=rows)
-                    for version, values in _in_register(schema, group, rows)
+                    for version, values in _versions_in_register(schema, group, rows)
                 )
 
     def in_order(self, group: Group) -> list[Located]:
         """The versions of a group in (arrival, position) order; the sort is stable."""
         return sorted(self.versions.get(group.id, []), key=lambda located: located.version.arrival)
 
-    def merged(self, group: Group, loaded: Mergers) -> Registers | None:
-        """The merge of everything that is stored of the group; None if nothing touches it."""
-        wanted = self.schema.slice.names
-        parts = [group_registers([rows], self.schema, group, wanted) for rows in self.rows]
+    def merge(self, group: Group, loaded: Mergers) -> Registers | None:
+        """The merged register of the group; None if no event touches it."""
+        columns = self.schema.slice.names
+        parts = [group_registers([rows], self.schema, group, columns) for rows in self.rows]
         parts.append(collapse_group(self.events, self.schema, group, group.columns, loaded))
-        found = [part for part in parts if part is not None]
-        return merge_registers(self.schema, group, found, loaded) if found else None
+        registers = [part for part in parts if part is not None]
+        return merge_registers(self.schema, group, registers, loaded) if registers else None
 
 
-def _in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[Version, dict[str, Any]]]:
-    """The versions that a register holds, with their values; deletes first."""
+def _versions_in_register(schema: TableSchema, group: Group, rows: Arrays) -> list[tuple[Version, dict[str, Any]]]:
+    """The versions in a register, with their values; deletes first."""
     mode = mode_of(group)
     state = {name.name: rows[name.name][0] for name in schema.state_fields(group) if name.name in rows}
     if not any(value.is_valid for value in state.values()):
         return []
     arrival = state[names.arrival(group.id)].as_py()
-    shown = {name: python_value(rows[name][0]) for name in group.values if name in rows and arrival is not None}
+    values = {name: python_value(rows[name][0]) for name in group.values if name in rows and arrival is not None}
     ordering = tuple(rows[name][0].as_py() if arrival is not None else None for name in group.ordering)
     if mode.retracts or mode.runs_merger:
-        supplied = frozenset(name for name, value in shown.items() if value is not None)
-        return [(Version(arrival or 0, None, ordering, supplied), shown)]
-    found: list[tuple[Version, dict[str, Any]]] = []
+        supplied = frozenset(name for name, value in values.items() if value is not None)
+        return [(Version(arrival or 0, None, ordering, supplied), values)]
+    result: list[tuple[Version, dict[str, Any]]] = []
     floor = state[names.floor_arrival(group.id)].as_py()
     if floor is not None:
         kind = Op(state[names.floor_kind(group.id)].as_py())
-        deleted = tuple(state[names.floor_ordering(group.id, i)].as_py() for i in range(len(group.ordering)))
-        found.append((Version(floor, kind, deleted, frozenset()), {}))
+        deleted_ordering = tuple(state[names.floor_ordering(group.id, i)].as_py() for i in range(len(group.ordering)))
+        result.append((Version(floor, kind, deleted_ordering, frozenset()), {}))
     if arrival is None:
-        return found
+        return result
     if not mode.accepts_partial:
-        return [*found, (Version(arrival, Op.UPSERT, ordering, frozenset(group.values)), shown)]
+        return [*result, (Version(arrival, Op.UPSERT, ordering, frozenset(group.values)), values)]
     supplier = dict(zip(group.values, supplier_numbers(group, state[names.suppliers(group.id)]), strict=True))
-    others = state[names.versions(group.id)].values if state[names.versions(group.id)].is_valid else []
+    older = state[names.versions(group.id)].values if state[names.versions(group.id)].is_valid else []
     versions = [(arrival, ordering)]
-    for other in others:
-        *old_ordering, old_arrival = (other[i].as_py() for i in range(len(group.ordering) + 1))
+    for old_version in older:
+        *old_ordering, old_arrival = (old_version[i].as_py() for i in range(len(group.ordering) + 1))
         versions.append((old_arrival, tuple(old_ordering)))
-    for number, (its_arrival, its_ordering) in enumerate(versions):
-        names_of = [name for name, slot in supplier.items() if slot == number]
-        version = Version(its_arrival, Op.UPSERT, its_ordering, frozenset(names_of))
-        found.append((version, {name: shown[name] for name in names_of}))
-    return found
+    for number, (version_arrival, version_ordering) in enumerate(versions):
+        supplied_names = [name for name, version in supplier.items() if version == number]
+        version = Version(version_arrival, Op.UPSERT, version_ordering, frozenset(supplied_names))
+        result.append((version, {name: values[name] for name in supplied_names}))
+    return result
 
 
-def _read(
-    snapshot: SnapshotFiles, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector, found: _Found
+def _read_versions(
+    snapshot: SnapshotFiles, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector, stored: _StoredRow
 ) -> None:
-    """Read everything that a file group has of a key."""
-    env, schema, made = snapshot.table_log.env, snapshot.table_schema, file_slice.slice
+    """Read everything that a file group stores of a key."""
+    env, schema, slice_file = snapshot.table_log.env, snapshot.table_schema, file_slice.slice
     columns = needed_columns(schema, [column.name for column in schema.columns], schema.groups, exact=True)
     groups = [group.id for group in schema.groups]
     reader = SliceReader(env, schema, columns, RowGroups(schema, None, vector, None).may_match)
-    if made is not None and made.base is not None:
-        for batch in reader.base([made]):
-            if rows := _of_key(schema, batch, vector):
-                overlaid = {group for overlay in made.overlays for group in overlay.groups}
-                found.add_registers(rows, [each for each in groups if each not in overlaid], "base", made.base.path)
-                for overlay in made.overlays:
-                    found.add_registers(rows, overlay.groups, "overlay", overlay.file.path)
-    if made is not None and made.shadow is not None:
-        for batch in reader.shadow([made]):
-            if rows := _of_key(schema, batch, vector):
-                found.add_registers(rows, groups, "shadow", made.shadow.path)
+    if slice_file is not None and slice_file.base is not None:
+        for batch in reader.base([slice_file]):
+            if rows := _row_of_key(schema, batch, vector):
+                overlaid = {group for overlay in slice_file.overlays for group in overlay.groups}
+                stored.add_registers(
+                    rows, [group for group in groups if group not in overlaid], "base", slice_file.base.path
+                )
+                for overlay in slice_file.overlays:
+                    stored.add_registers(rows, overlay.groups, "overlay", overlay.file.path)
+    if slice_file is not None and slice_file.shadow is not None:
+        for batch in reader.shadow([slice_file]):
+            if rows := _row_of_key(schema, batch, vector):
+                stored.add_registers(rows, groups, "shadow", slice_file.shadow.path)
     logs = LogReader(env, schema, files, [file_slice], [{*columns, names.OP, names.SUPPLIED}], {})
     for live, rows in logs.rows_of(file_slice, vector):
         if live.is_fold:
-            found.add_registers(rows, live.file.groups, "fold", live.file.file.path)
+            stored.add_registers(rows, live.file.groups, "fold", live.file.file.path)
         else:
-            found.add_events(live, rows)
+            stored.add_events(live, rows)
 
 
-def _of_key(schema: TableSchema, rows: Arrays, vector: KeyVector) -> Arrays | None:
-    """The row with the key; None if there is none."""
-    _, there = keys.find(vector, keys.key_vector(rows[schema.sort_column]))
-    return take_rows(rows, there) if there.any() else None
+def _row_of_key(schema: TableSchema, rows: Arrays, vector: KeyVector) -> Arrays | None:
+    """The row with the key; None if it does not exist."""
+    _, has_key = keys.find(vector, keys.key_vector(rows[schema.sort_column]))
+    return take_rows(rows, has_key) if has_key.any() else None
 
 
-def _explained(
+def _explain(
     snapshot: SnapshotFiles,
     key: Mapping[str, Any],
-    found: _Found,
+    stored: _StoredRow,
     registers: Mapping[int, Registers | None],
     *,
     history: bool,
@@ -277,18 +284,20 @@ def _explained(
     states = [_group_state(group, registers[group.id], visible=visible) for group in schema.groups]
     commits = _Commits(snapshot)
     versions: list[StoredVersion] = []
-    whole = _row(schema, key, registers)
+    all_columns = _row(schema, key, registers)
     for group in schema.groups:
-        located = found.in_order(group)
-        stored = [one.version for one in located]
-        outcomes = decide(group, schema.column_by_name, stored)
+        located = stored.in_order(group)
+        group_versions = [stored_version.version for stored_version in located]
+        outcomes = decide(group, schema.column_by_name, group_versions)
         if mode_of(group).retracts:
-            given = given_columns(schema, group, located, registers[group.id], whole)
-            outcomes = [replace(outcome, columns=columns) for outcome, columns in zip(outcomes, given, strict=True)]
+            columns_of = contributed_columns(schema, group, located, registers[group.id], all_columns)
+            outcomes = [
+                replace(outcome, columns=columns) for outcome, columns in zip(outcomes, columns_of, strict=True)
+            ]
         if any(state.hides_row for state in states):
-            outcomes = hide(stored, outcomes)
-        versions += [commits.described(group, one, outcome) for one, outcome in zip(located, outcomes, strict=True)]
-    row = whole if visible else None
+            outcomes = hide(group_versions, outcomes)
+        versions += [commits.describe(group, *pair) for pair in zip(located, outcomes, strict=True)]
+    row = all_columns if visible else None
     return Explanation(key, str(snapshot.at), history, row, tuple(states), tuple(versions))
 
 
@@ -334,7 +343,7 @@ def _row(schema: TableSchema, key: Mapping[str, Any], registers: Mapping[int, Re
 
 
 class _Commits:
-    """Looks up the commits of versions. Stamps ascend in a lane, so the commit of an arrival is found by bisection."""
+    """Looks up the commits of versions, by bisection of a lane, because stamps ascend in it."""
 
     def __init__(self, snapshot: SnapshotFiles) -> None:
         self._log = snapshot.table_log.commit_log
@@ -342,7 +351,7 @@ class _Commits:
         self._lane_of = {lane.lane_id: lane for lane in snapshot.state.lanes.values()}
         self._slots: dict[int, int] = {}
 
-    def described(self, group: Group, located: Located, outcome: Outcome) -> StoredVersion:
+    def describe(self, group: Group, located: Located, outcome: Outcome) -> StoredVersion:
         """A version with its outcome and its commit."""
         version = located.version
         commit: dict[str, Any] = dict.fromkeys(("stream", "lane", "commit", "committed_at", "late"))
@@ -382,21 +391,21 @@ class _Commits:
         return entry if isinstance(entry, Data) else None
 
     def _is_late(self, group: Group, entry: Data, version: Version) -> bool:
-        """Whether the first ordering value is below what the lane had promised before the commit (W6)."""
+        """Whether the first ordering value is below the watermark of the lane before the commit (PROTOCOL.md, W6)."""
         first = watermark_type(group, self._schema)
         value = version.ordering[0] if version.ordering else None
-        now = entry.watermarks.get(group.id)
-        if first is None or value is None or now is None or now.late == 0:
+        watermark = entry.watermarks.get(group.id)
+        if first is None or value is None or watermark is None or watermark.late == 0:
             return False
-        promise = self._promised_before(group, entry)
-        return promise is not None and to_ticks(value) < to_ticks(decode_scalar(promise, first))
+        previous = self._watermark_before(group, entry)
+        return previous is not None and to_ticks(value) < to_ticks(decode_scalar(previous, first))
 
-    def _promised_before(self, group: Group, entry: Data) -> Any:
-        """The watermark of the last live commit of the lane before a commit; None if there is none."""
+    def _watermark_before(self, group: Group, entry: Data) -> Any:
+        """The watermark of the last live commit of the lane before a commit; None if no commit has one."""
         spans = self._state.rolled_back.get(entry.lane, ())
         for seq in range(entry.seq - 1, 0, -1):
-            before = None if cut.in_spans(spans, seq) else self._entry(entry.lane, seq)
-            if before is not None:
-                promise = before.watermarks.get(group.id)
-                return None if promise is None else promise.value
+            commit = None if cut.in_spans(spans, seq) else self._entry(entry.lane, seq)
+            if commit is not None:
+                watermark = commit.watermarks.get(group.id)
+                return None if watermark is None else watermark.value
         return None

@@ -1,4 +1,4 @@
-"""Divides a large file group into parts by key range, so that several tasks can read it, or one in bounded memory.
+"""Divides a large file group into parts by key range, for several tasks, or for one task with bounded memory.
 
 A comparison of two snapshots reads a file group in several states, which are divided at the same keys.
 `weft.storage.core.plan.key_ranges` chooses the ranges. This module reads only the footers of base files. The key range
@@ -36,7 +36,7 @@ class _RowGroups:
 
     Attributes:
         first, end: First row of the file group in each row group, and the row after its last one.
-        keys: Their key ranges and bytes.
+        keys: Key ranges and bytes of the row groups.
     """
 
     first: Ints
@@ -46,7 +46,7 @@ class _RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A file group in one snapshot, or its commits in between.
+    """A file group in one snapshot, or its commits between two snapshots.
 
     Attributes:
         file_slice: The file group.
@@ -64,12 +64,12 @@ class Division:
     Attributes:
         states: The states that are divided at the same keys, at least one. The bounds are preferably first keys of row
             groups of the first state that has a base file.
-        parts: Wanted number of parts.
-        part_bytes: More parts are wanted if they would have more stored bytes than this; None for no limit.
-        by_last: If it is not 0, only those keys of the other states are read that this number of last states has:
-            bounds are then chosen among the stored parts that may have such keys.
+        parts: Target number of parts.
+        part_bytes: Limit of the stored bytes of a part, which may require more parts; None for no limit.
+        by_last: If it is not 0, the other states are read only for the keys of this number of last states, so the
+            bounds are chosen among the stored parts that may have such keys.
         log_bytes: If it is not None, the parts are read one after the other, and each should have this many stored
-            bytes of logs; ``parts`` and bytes of base files do not matter.
+            bytes of logs; ``parts`` and the bytes of base files are ignored.
     """
 
     states: tuple[State, ...]
@@ -80,28 +80,28 @@ class Division:
 
 
 def divide_states(
-    env: Environment, schema: TableSchema, wanted: Sequence[Division]
+    env: Environment, schema: TableSchema, divisions: Sequence[Division]
 ) -> Iterator[list[tuple[FileSlice, ...]]]:
     """Divide file groups, each in several states.
 
     Args:
         env: The environment of the table.
         schema: The schema that all states are read with.
-        wanted: What to divide.
+        divisions: How to divide each file group.
 
     Yields:
-        For each file group its parts in key order, and of each part its states in the given order. Every key is in one
-        part. Without statistics, the only part is the file group itself.
+        For each file group its parts in key order, and for each part its states in the order of the division. Every key
+        is in one part. Without statistics, the only part is the file group itself.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
     """
-    for start in range(0, len(wanted), FOOTERS_AT_ONCE):
-        several = wanted[start : start + FOOTERS_AT_ONCE]
-        made = [state.file_slice.slice for division in several for state in division.states]
-        bases = {item.base.path: item.base for item in made if item is not None and item.base is not None}
+    for start in range(0, len(divisions), FOOTERS_AT_ONCE):
+        batch = divisions[start : start + FOOTERS_AT_ONCE]
+        slice_files = [state.file_slice.slice for division in batch for state in division.states]
+        bases = {item.base.path: item.base for item in slice_files if item is not None and item.base is not None}
         footers = dict(zip(bases, read_footers(env, list(bases.values())), strict=True))
-        for division in several:
+        for division in batch:
             yield _divide(schema, division, footers)
 
 
@@ -130,16 +130,17 @@ def _bounds(division: Division, bases: Sequence[Extents | None], logs: Sequence[
     read_bases, read_logs = ([part for part in parts if part is not None] for parts in (bases, logs))
     last = [part for part in logs[-division.by_last :] if part is not None] if division.by_last else []
     if last:
-        near = Extents.joined(last)
-        read_bases, read_logs = ([part.near(near) for part in parts] for parts in (read_bases, read_logs))
+        last_extents = Extents.joined(last)
+        read_bases, read_logs = ([part.near(last_extents) for part in parts] for parts in (read_bases, read_logs))
     row_groups = next((part for part in read_bases if len(part)), None)
     if division.log_bytes is not None:
         return _bounds_by_logs(row_groups, read_logs, division.log_bytes)
-    others = [*read_logs, *(part for part in read_bases if part is not row_groups)]
+    other_extents = [*read_logs, *(part for part in read_bases if part is not row_groups)]
     parts = division.parts
     if division.part_bytes is not None:
         parts = max(parts, math.ceil(total_bytes([*read_bases, *read_logs]) / division.part_bytes))
-    return choose_bounds(row_groups, others[0] if others else None, parts, others[1:]) if parts > 1 else None
+    first, rest = other_extents[0] if other_extents else None, other_extents[1:]
+    return choose_bounds(row_groups, first, parts, rest) if parts > 1 else None
 
 
 def _bounds_by_logs(row_groups: Extents | None, logs: Sequence[Extents], log_bytes: int) -> KeyVector | None:
@@ -163,19 +164,19 @@ def _parts(file_slice: FileSlice, base: _RowGroups | None, logs: Extents | None,
         if logs is not None and of_logs is not None:
             keep = (of_logs[0] <= number) & (number <= of_logs[1])
             columns = {name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS}
-            deletes = file_slice.deletes if keep.any() else 0  # not known by range; an overestimate does no harm
+            deletes = file_slice.deletes if keep.any() else 0  # unknown by range; an overestimate does no harm
             part = replace(part, **columns, deletes=deletes, log_bytes=int(logs.bytes[keep].sum()))
         result.append(part)
     return result
 
 
-def _row_groups(schema: TableSchema, made: SliceFile | None, footers: Mapping[Path, Footer]) -> _RowGroups | None:
-    """The row groups of a base file; None if it has none, or if the key range of one is unknown."""
-    if made is None or made.base is None:
+def _row_groups(schema: TableSchema, slice_file: SliceFile | None, footers: Mapping[Path, Footer]) -> _RowGroups | None:
+    """The row groups of a base file; None if it has no row groups, or if the key range of one is unknown."""
+    if slice_file is None or slice_file.base is None:
         return None
-    footer = footers[made.base.path]
+    footer = footers[slice_file.base.path]
     starts = np.array(footer.starts, np.int64)
-    part = made.base_part or FilePart(first=0, rows=made.base.rows)
+    part = slice_file.base_part or FilePart(first=0, rows=slice_file.base.rows)
     first, end = np.maximum(starts[:-1], part.first), np.minimum(starts[1:], part.first + part.rows)
     numbers = np.flatnonzero(first < end)
     spans = [key_span(footer, schema, number) for number in numbers.tolist()]
@@ -183,7 +184,7 @@ def _row_groups(schema: TableSchema, made: SliceFile | None, footers: Mapping[Pa
     if len(least) < len(spans):
         return None
     first, end = first[numbers], end[numbers]
-    sizes = (end - first) * made.base.size // made.base.rows
+    sizes = (end - first) * slice_file.base.size // slice_file.base.rows
     return _RowGroups(first, end, Extents(key_values(schema, least), key_values(schema, largest), sizes))
 
 
@@ -198,25 +199,25 @@ def _log_extents(schema: TableSchema, file_slice: FileSlice, files: Sequence[Liv
 
 
 def _base_parts(base: _RowGroups, bounds: KeyVector) -> list[tuple[tuple[int, int] | None, bool]]:
-    """For each range, the (first, end) rows of its row groups (None without any), and whether these have other keys."""
+    """For each range, the (first, end) rows of its row groups or None, and whether these also have keys outside it."""
     first, last = ranges_of(bounds, base.keys)
     result: list[tuple[tuple[int, int] | None, bool]] = []
     for number in range(len(bounds) + 1):
-        chosen = np.flatnonzero((first <= number) & (number <= last))
-        if not len(chosen):
+        row_groups = np.flatnonzero((first <= number) & (number <= last))
+        if not len(row_groups):
             result.append((None, False))
             continue
-        span = slice(chosen[0], chosen[-1] + 1)
-        others = (first[span] != number) | (last[span] != number)
-        result.append(((int(base.first[chosen[0]]), int(base.end[chosen[-1]])), bool(others.any())))
+        span = slice(row_groups[0], row_groups[-1] + 1)
+        has_other_keys = (first[span] != number) | (last[span] != number)
+        result.append(((int(base.first[row_groups[0]]), int(base.end[row_groups[-1]])), bool(has_other_keys.any())))
     return result
 
 
-def _with_part(made: SliceFile | None, rows: tuple[int, int] | None) -> SliceFile | None:
-    """The slice, restricted to the rows from first to end of its base."""
-    if made is None or made.base is None:
-        return made
+def _with_part(slice_file: SliceFile | None, rows: tuple[int, int] | None) -> SliceFile | None:
+    """The slice, reduced to the rows from first to end of its base."""
+    if slice_file is None or slice_file.base is None:
+        return slice_file
     if rows is None:
-        return made.model_copy(update={"base": None, "base_part": None, "overlays": []})
+        return slice_file.model_copy(update={"base": None, "base_part": None, "overlays": []})
     first, end = rows
-    return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
+    return slice_file.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})

@@ -1,4 +1,4 @@
-"""What was committed between two cuts: where the earlier one ends in each lane, log ranges of file groups, and keys."""
+"""Commits between two cuts: where the earlier cut ends in each lane, log ranges of file groups, and keys."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from weft.storage.files.log_reader import LogReader
 
 
 def start_of(since: Cut, state: TableState) -> cut.Seqs:
-    """The last entry of an earlier cut in each lane, limited to the ends of the lanes that a later state knows.
+    """The last entry of an earlier cut in each lane, limited to the ends of the lanes in a later state.
 
     A closed lane may have a claim after its end, if the claim was published while the lane was being closed. A snapshot
     that was taken before the end of the closing includes the claim, later snapshots do not. The claim has no rows.
-    A lane that was retired in between is left out: both cuts have all its entries (C6).
+    A lane that was retired in between is left out, because both cuts have all its entries (PROTOCOL.md, C6).
     """
     ends = {name: lane.closed for name, lane in state.lanes.items() if lane.closed is not None}
     return {lane: min(seq, ends.get(lane, seq)) for lane, seq in cut.only(since.lanes, state.lanes).items()}
 
 
 def log_slices(state: TableState, files: Sequence[LiveFile]) -> Sequence[FileSlice]:
-    """All log ranges of each file group in some log files, as if nothing had been compacted or folded."""
+    """All log ranges of each file group in these log files, as if nothing had been compacted or folded."""
     return plan_slices(replace(state, slices=Slices(), covered={}, folds=(), folded={}), files)
 
 
@@ -45,14 +45,14 @@ def keys_of_commits(
     slices: Sequence[FileSlice],
     levels: Collection[int],
 ) -> tuple[Arrays, dict[FileGroup, KeyVector]]:
-    """The keys in log ranges of file groups.
+    """Read the keys in log ranges of file groups.
 
     Args:
         env: The environment of the table.
         schema: The schema of the snapshot.
         files: The log files that the file groups refer to by position.
         slices: The file groups with their log ranges.
-        levels: The bits of the file groups that the keys are wanted of, see `locate_keys`.
+        levels: The bits of the file groups by which the keys are returned, see `locate_keys`.
 
     Returns:
         The key columns, and the keys by file group, sorted and distinct.

@@ -1,10 +1,10 @@
 """Pruning: finds data that a read can skip because it cannot contain rows of the result.
 
-There are three steps. Each may keep too much, but none drops rows that could match:
+There are three steps. Each may keep too much, but no step drops rows that could match:
 
-- file groups are chosen by the keys that the filter allows, and by their partition folders;
-- log ranges are chosen by the key ranges of their blocks, if keys are known;
-- row groups of base files are chosen by key range and by the statistics of all columns. A row group whose rows do not
+- file groups are selected by the keys that the filter allows, and by their partition folders;
+- log ranges are selected by the key ranges of their blocks, if the keys are known;
+- row groups of base files are selected by key range and by the statistics of all columns. A row group whose rows do not
   match is still read if the logs contain keys of its range that may match then, because the filter applies to merged
   rows (`weft.storage.read.plan.touched_keys`).
 """
@@ -26,7 +26,7 @@ from weft.storage.core.keys import KeyVector
 from weft.storage.core.merge.locate_keys import key_columns, locate_keys, partition_text
 from weft.storage.core.plan.key_ranges import KeyRange
 from weft.storage.core.plan.slices import RANGE_COLUMNS, FileSlice, FileSlices, LiveFile
-from weft.storage.core.predicate import ColumnRange, Condition, Known, may_hold, possible_values
+from weft.storage.core.predicate import ColumnRange, Condition, RangeLookup, may_hold, possible_values
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.core.types import decode_scalars
 from weft.storage.errors import InvalidInput
@@ -36,67 +36,69 @@ from weft.storage.read.request.scan_request import Keys
 MAX_KEYS: Final = 10_000  # if a filter allows more keys, it is treated like a condition on other columns
 
 KeyRows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[Any]
-"""Keys as a caller gives them: key values, tuples for a key of several columns, or rows with the key columns."""
+"""Keys that a caller passes: key values, tuples for a key of several columns, or rows with the key columns."""
 
 
 def keys_in(schema: TableSchema, predicate: Condition | None, levels: Collection[int]) -> Keys | None:
-    """All keys that rows of the result can have; None if the filter allows more than `MAX_KEYS`.
+    """All keys that rows of the result can have; None if the filter allows more than `MAX_KEYS` keys.
 
     Args:
         schema: The schema of the snapshot.
-        predicate: The filter; None if there is none, or if it could not be read.
+        predicate: The filter; None without a filter, or if it could not be parsed.
         levels: The bits of the file groups of the snapshot.
     """
     if predicate is None:
         return None
     values: list[list[Any]] = []
     for name in schema.key:
-        found = possible_values(predicate, name, schema.column_by_name[name].type)
-        if found is None:
+        possible = possible_values(predicate, name, schema.column_by_name[name].type)
+        if possible is None:
             return None
-        values.append(list(found))
+        values.append(list(possible))
     if math.prod(map(len, values)) > MAX_KEYS:
         return None
     return locate_keys(schema, key_columns(schema, key_table(schema, list(itertools.product(*values)))), levels)
 
 
-def key_table(schema: TableSchema, given: KeyRows) -> pa.Table:
-    """The key columns of given keys, with the types of the schema.
+def key_table(schema: TableSchema, key_rows: KeyRows) -> pa.Table:
+    """Convert keys of a caller to the key columns, with the types of the schema.
 
     Args:
         schema: The schema of the table.
-        given: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
+        key_rows: Values of the key column; tuples if the key has several columns; or a table or batch with key columns.
 
     Raises:
         InvalidInput: A key has another type or number of columns, or contains null.
     """
     types = [schema.column_by_name[name].type for name in schema.key]
     try:
-        if isinstance(given, pa.Table | pa.RecordBatch):
-            columns = [_cast(given.column(name), kind) for name, kind in zip(schema.key, types, strict=True)]
-        else:
-            rows = [key if isinstance(key, tuple) else (key,) for key in _listed(given)]
+        if isinstance(key_rows, pa.Table | pa.RecordBatch):
             columns = [
-                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), kind)
-                for i, kind in enumerate(types)
+                _cast(key_rows.column(name), arrow_type) for name, arrow_type in zip(schema.key, types, strict=True)
+            ]
+        else:
+            rows = [key if isinstance(key, tuple) else (key,) for key in _check_list(key_rows)]
+            columns = [
+                _cast(pa.array([row[i] for row in rows if len(row) == len(types) or _refuse(row)]), arrow_type)
+                for i, arrow_type in enumerate(types)
             ]
     except (pa.ArrowException, KeyError, TypeError, OverflowError, ValueError) as error:
-        shape = ", ".join(f"{name} {kind}" for name, kind in zip(schema.key, types, strict=True))
+        shape = ", ".join(f"{name} {arrow_type}" for name, arrow_type in zip(schema.key, types, strict=True))
         raise InvalidInput(f"the keys do not fit the table: {error}", hint=f"its key is ({shape})") from error
     if any(column.null_count for column in columns):
-        raise InvalidInput("a key contains null", hint="no row has such a key: leave it out")
+        raise InvalidInput("a key contains null", hint="leave it out: keys of rows are never null")
     return pa.table(columns, names=list(schema.key))
 
 
-def _cast(given: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Cast keys. Refuses casts that Arrow allows and that change a key, as that of a time to its date."""
-    kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
-    families = {_family(kind), _family(wanted)}
+def _cast(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Cast keys. Refuses casts that Arrow allows although they change keys, such as that of a time to its date."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    families = {_family(kind), _family(target)}
     if pa.types.is_null(kind) or len(families) == 1:
-        return given.cast(wanted)
-    column = given.cast(wanted) if families == {"date", "time"} else None
-    if column is None or not column.cast(kind).equals(given):
-        raise TypeError(f"{kind} was given for {wanted}")
+        return values.cast(target)
+    column = values.cast(target) if families == {"date", "time"} else None
+    if column is None or not column.cast(kind).equals(values):
+        raise TypeError(f"{kind} is not {target}")
     return column
 
 
@@ -115,31 +117,37 @@ _FAMILIES: Final = {
 
 
 def _family(kind: pa.DataType) -> str:
-    """Which values a type has; of any other type its name. Arrow checks that no value changes within a family."""
+    """The family of a type, or the name of any other type. Arrow checks that casts within a family keep values."""
     families = (name for name, tests in _FAMILIES.items() if any(is_kind(kind) for is_kind in tests))
     return next(families, str(kind))
 
 
-def _listed(given: Iterable[Any]) -> Iterable[Any]:
-    if isinstance(given, str | bytes | Mapping):  # iterating over these gives characters or names, not keys
-        raise TypeError(f"a {type(given).__name__} is not a list of keys")
-    return given
+def _check_list(key_rows: Iterable[Any]) -> Iterable[Any]:
+    if isinstance(key_rows, str | bytes | Mapping):  # iterating over these yields characters or names, not keys
+        raise TypeError(f"a {type(key_rows).__name__} is not a list of keys")
+    return key_rows
 
 
 def _refuse(row: tuple[Any, ...]) -> Never:
     raise ValueError(f"{row!r} has {len(row)} values")
 
 
-def matching(schema: TableSchema, slices: FileSlices, predicate: Condition | None, wanted: Keys | None) -> FileSlices:
-    """The file groups that can have rows of the result, in the given order."""
-    if wanted is not None:
-        return slices.chosen([number for number, group in enumerate(slices.groups) if group in wanted])
+def prune_file_groups(
+    schema: TableSchema, slices: FileSlices, predicate: Condition | None, requested_keys: Keys | None
+) -> FileSlices:
+    """The file groups that can have rows of the result, in the order of ``slices``."""
+    if requested_keys is not None:
+        return slices.select([number for number, group in enumerate(slices.groups) if group in requested_keys])
     if predicate is None or not schema.partition_by:
         return slices
-    named = _folders_in(schema, predicate)
+    folders = _folders_in(schema, predicate)
     partitions = {group.partition for group in slices.groups}
-    kept = {partition for partition in partitions if _partition_may_match(schema, partition, predicate, named)}
-    return slices.chosen([number for number, group in enumerate(slices.groups) if group.partition in kept])
+    matching_partitions = {
+        partition for partition in partitions if _partition_may_match(schema, partition, predicate, folders)
+    }
+    return slices.select(
+        [number for number, group in enumerate(slices.groups) if group.partition in matching_partitions]
+    )
 
 
 def partitions_in(schema: TableSchema, predicate: Condition | None) -> list[str] | None:
@@ -167,10 +175,10 @@ def _folders_in(schema: TableSchema, predicate: Condition) -> Mapping[str, froze
 
 
 def _partition_may_match(
-    schema: TableSchema, partition: str, predicate: Condition, named: Mapping[str, frozenset[str]]
+    schema: TableSchema, partition: str, predicate: Condition, allowed_folders: Mapping[str, frozenset[str]]
 ) -> bool:
     folders = dict(zip(schema.partition_by, partition.split("/"), strict=True))
-    if any(folders[name] not in found for name, found in named.items()):
+    if any(folders[name] not in allowed for name, allowed in allowed_folders.items()):
         return False
     return may_hold(
         predicate,
@@ -183,7 +191,7 @@ def _folder(name: str, value: Any, arrow_type: pa.DataType) -> str:
 
 
 def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None:
-    """The value of a partition column, from its folder; None for long and empty values, which are not in the name."""
+    """Parse the value of a partition column from its folder; None for long and empty values, which are not in it."""
     text = unquote(folder.partition("=")[2])
     value: Any = None
     if "~" in folder or text == "__empty__":
@@ -197,12 +205,14 @@ def _value_of_folder(folder: str, arrow_type: pa.DataType) -> ColumnRange | None
     return None if value is None else ColumnRange(arrow_type, value, value, nulls=0, rows=1)
 
 
-def narrowed(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], wanted: KeyVector) -> FileSlice:
-    """A file group reduced to the log ranges that can contain wanted keys."""
-    if len(file_slice.rows) == 0 or len(wanted) == 0:
+def narrow_log_ranges(
+    schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], vector: KeyVector
+) -> FileSlice:
+    """Reduce a file group to the log ranges that can contain these keys."""
+    if len(file_slice.rows) == 0 or len(vector) == 0:
         return replace(file_slice, **{name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS})
     least, largest = block_keys(schema, file_slice, files)
-    keep = keys.lower_bound(wanted, least) < keys.upper_bounds(wanted, largest)
+    keep = keys.lower_bound(vector, least) < keys.upper_bounds(vector, largest)
     return replace(file_slice, **{name: getattr(file_slice, name)[keep] for name in RANGE_COLUMNS})
 
 
@@ -220,37 +230,37 @@ def block_keys(schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveF
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Chooses the row groups of base files to read.
+    """Selects the row groups of base files to read.
 
     Attributes:
         schema: The schema of the snapshot.
-        predicate: The filter as a condition on merged rows; None if there is no filter, or if it could not be read.
-        wanted: The wanted keys; None for all.
-        touched: The keys in the logs; None if there are no logs, or no filter.
-        within: The wanted range of keys; None for all.
+        predicate: The filter as a condition on merged rows; None without a filter, or if it could not be parsed.
+        requested_keys: The keys to read; None for all.
+        touched: The keys in the logs; None without logs, or without a filter.
+        within: The range of keys to read; None for all.
     """
 
     schema: TableSchema
     predicate: Condition | None
-    wanted: KeyVector | None
+    requested_keys: KeyVector | None
     touched: TouchedKeys | None
     within: KeyRange | None = None
 
-    def may_match(self, known: Known) -> bool:
+    def may_match(self, ranges: RangeLookup) -> bool:
         """Whether the merged rows of a row group can be in the result."""
-        if self.predicate is None and self.wanted is None and self.within is None:
+        if self.predicate is None and self.requested_keys is None and self.within is None:
             return True
-        span = known(self.schema.sort_column)
+        span = ranges(self.schema.sort_column)
         bounds = None
         if span is not None and span.least is not None:
             bounds = key_values(self.schema, [span.least, span.largest])
         if self.within is not None and bounds is not None and not self.within.may_contain(bounds):
             return False
-        if self.wanted is not None and bounds is not None and not keys.any_within(self.wanted, bounds):
+        if self.requested_keys is not None and bounds is not None and not keys.any_within(self.requested_keys, bounds):
             return False
-        if self.predicate is None or may_hold(self.predicate, known):
+        if self.predicate is None or may_hold(self.predicate, ranges):
             return True
-        return self.touched is not None and (bounds is None or self.touched.may_match(known, bounds))
+        return self.touched is not None and (bounds is None or self.touched.may_match(ranges, bounds))
 
 
 def key_values(schema: TableSchema, values: Sequence[Any]) -> KeyVector:

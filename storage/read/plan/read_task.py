@@ -1,7 +1,7 @@
 """Tasks of a read: runs of neighbouring file groups, or a part of one, with the log files that they need.
 
-A task can be pickled, and is small then: what it takes is proportional to the log blocks and base files that it reads,
-not to the other file groups, lanes or rows of the table.
+A pickled task is small: its size is proportional to the log blocks and base files that it reads, not to the other file
+groups, lanes or rows of the table.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from weft.storage.core.plan.slices import FileSlice, FileSlices, LiveFile
 class ReadTask:
     """Neighbouring file groups, or a part of one, and the log files that they need.
 
-    A copy that was pickled has what a read needs: no positions in lanes, and only those blocks of log files that
-    ``slices`` refer to.
+    A pickled copy has only what a read needs: no positions in lanes, and only those blocks of log files that ``slices``
+    refer to.
 
     Attributes:
         slices: The file groups, in order of file group; or one part of a file group (`FileSlice.within`).
@@ -43,7 +43,7 @@ class ReadTask:
 
 
 def bundle(slices: FileSlices, target_bytes: float) -> list[FileSlices]:
-    """Neighbouring file groups of about ``target_bytes`` together, or one larger one.
+    """Divide file groups into bundles of neighbours with about ``target_bytes`` each; a larger one is alone.
 
     Args:
         slices: File groups in order.
@@ -75,12 +75,12 @@ _NO_RANGES: Final = LogRanges(partition=[], bucket=[], block=[], start=[], rows=
 def only_needed(
     slices: Sequence[FileSlice], files: Sequence[LiveFile]
 ) -> tuple[tuple[FileSlice, ...], tuple[LiveFile, ...]]:
-    """Log files reduced to the blocks that file groups refer to, and the file groups with new numbers of blocks.
+    """Reduce log files to the blocks that file groups refer to, and renumber the blocks in the file groups.
 
     The index of a log file lists the ranges of every file group, and the blocks of the whole file. The positions of
-    files do not change; a file without needed blocks has no blocks.
+    files do not change; a file without needed blocks gets an empty list of blocks.
     """
-    # One number for a block: the position of its file above, its number below.
+    # One number for a block: the position of its file in the high bits, its number in the low bits.
     blocks = np.unique(np.concatenate([np.empty(0, np.int64), *(part.file << 32 | part.block for part in slices)]))
     starts = np.searchsorted(blocks, np.arange(len(files) + 1) << 32)
     numbers = (blocks & 0xFFFFFFFF).tolist()
@@ -95,7 +95,7 @@ def only_needed(
 
 
 def _with_blocks(live: LiveFile, numbers: Sequence[int]) -> LiveFile:
-    """A log file with only these blocks, and without what planning alone needs."""
+    """A log file with only these blocks, and without the statistics that only planning needs."""
     stored = live.index.blocks
     blocks = Blocks.model_construct(
         offset=[stored.offset[number] for number in numbers],
@@ -112,8 +112,8 @@ def _with_blocks(live: LiveFile, numbers: Sequence[int]) -> LiveFile:
     return replace(live, file=file, index=index, to=None if live.to is None else {})
 
 
-def _without_lanes(made: SliceFile | None) -> SliceFile | None:
-    """A slice without its cuts, which have a position per lane, and without what no read needs."""
-    if made is None:
+def _without_lanes(slice_file: SliceFile | None) -> SliceFile | None:
+    """A slice without its cuts, which have a position per lane, and without other fields that reads do not need."""
+    if slice_file is None:
         return None
-    return made.model_copy(update={"parent": {}, "cut": {}, "overflows": {}})
+    return slice_file.model_copy(update={"parent": {}, "cut": {}, "overflows": {}})

@@ -1,9 +1,9 @@
-"""The keys that logs touch: which row groups of a base file have to be read although no row in them matches.
+"""The keys that logs touch: which row groups of a base file must be read although no stored row in them matches.
 
-Statistics say that no row of a row group, as it is stored, is in the result. A log may change a row so that it is. But
-in most merge modes a column of a merged row has the value of the base, or that of the log, or a constant where its
-group is absent. So for a condition on one column that the base cannot fulfil, only keys matter whose value in the log
-fulfils it:
+Statistics show that no stored row of a row group is in the result, but a log may change a row so that it is. In most
+merge modes a column of a merged row has the value of the base, the value of the log, or a constant where its group is
+absent. So for a condition on one column that the base cannot fulfil, only keys matter whose value in the log fulfils
+it:
 
     WHERE email = 'x'      base   [a ... f]  no email 'x'    [g ... m]  no email 'x'
                            logs      b: email 'y'               h: email 'x'
@@ -28,7 +28,7 @@ from weft.storage.core.keys import KeyVector
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.model import Group
 from weft.storage.core.modes import mode_of
-from weft.storage.core.predicate import And, Condition, Known, columns_of, may_hold, to_arrow
+from weft.storage.core.predicate import And, Condition, RangeLookup, columns_of, may_hold, to_arrow
 from weft.storage.core.schema.table_schema import TableSchema
 
 _POSITION = "__weft_position"
@@ -42,7 +42,7 @@ class TouchedKeys:
         schema: The schema of the snapshot.
         predicate: The filter.
         logs: The collapsed logs.
-        groups: The groups that are merged.
+        groups: The merged groups.
     """
 
     schema: TableSchema
@@ -55,62 +55,62 @@ class TouchedKeys:
     def __post_init__(self) -> None:
         self._keys = _ascending(self.schema, self.logs)
 
-    def may_match(self, known: Known, bounds: KeyVector) -> bool:
+    def may_match(self, ranges: RangeLookup, bounds: KeyVector) -> bool:
         """Whether a touched key between two keys, inclusive, can be in the result.
 
         Args:
-            known: Statistics of the stored rows between the two keys.
+            ranges: Statistics of the stored rows between the two keys.
             bounds: The two keys.
         """
         if not keys.any_within(self._keys, bounds):
             return False
         if self._narrowed is None:
-            # A merge function may refuse a log without the base that belongs to it.
+            # A merge function may refuse a log without its base.
             runs_code = any(mode_of(group).runs_merger for group in self.groups)
             self._narrowed = [] if runs_code else list(self._conditions())
         return all(
-            may_hold(condition, known) or keys.any_within(possible, bounds) for condition, possible in self._narrowed
+            may_hold(condition, ranges) or keys.any_within(possible, bounds) for condition, possible in self._narrowed
         )
 
     def _conditions(self) -> Iterator[tuple[Condition, KeyVector]]:
-        """Conditions on one column each, all of which a row has to fulfil, and the keys for which it can be the log."""
+        """Conditions on single columns that a row must fulfil, each with the keys whose logs may fulfil it."""
         parts = self.predicate.conditions if isinstance(self.predicate, And) else (self.predicate,)
         for condition in parts:
-            possible = self._possible(condition)
+            possible = self._possible_keys(condition)
             if possible is not None:
                 yield condition, possible
 
-    def _possible(self, condition: Condition) -> KeyVector | None:
-        """The keys whose value in the logs fulfils a condition; None if others may fulfil it because of the logs."""
-        (name, *others) = columns_of(condition) or ("",)
+    def _possible_keys(self, condition: Condition) -> KeyVector | None:
+        """The keys whose value in the logs fulfils a condition; None if logs can make other keys fulfil it, too."""
+        (name, *other_columns) = columns_of(condition) or ("",)
         group = self.schema.group_of_column.get(name)
-        if others or group is None or not mode_of(group).chooses_values:
+        if other_columns or group is None or not mode_of(group).chooses_values:
             return None
         column = self.schema.column_by_name[name]
         try:
             expression = to_arrow(condition)
-        except TypeError:  # a part that only Arrow can evaluate
+        except TypeError:  # only Arrow can evaluate the condition
             return None
-        if len(_matching(expression, name, pa.array([column.default, None], column.type))):
+        if len(_matching_positions(expression, name, pa.array([column.default, None], column.type))):
             return None
         registers = self.logs.registers.get(group.id)
         if registers is None:
             return keys.take(self._keys, slice(0, 0))
-        found = keys.take(registers.keys, _matching(expression, name, registers.columns[name]))
-        return _ascending(self.schema, self.logs, found)
+        matching_keys = keys.take(registers.keys, _matching_positions(expression, name, registers.columns[name]))
+        return _ascending(self.schema, self.logs, matching_keys)
 
 
-def _matching(condition: pc.Expression, name: str, values: pa.Array) -> keys.Indices:
+def _matching_positions(condition: pc.Expression, name: str, values: pa.Array) -> keys.Indices:
     """Positions of the values of a column that fulfil a condition on it."""
     numbered = pa.table({name: values, _POSITION: np.arange(len(values))})
     return np.asarray(numbered.filter(condition)[_POSITION])
 
 
-def _ascending(schema: TableSchema, logs: LogState, chosen: KeyVector | None = None) -> KeyVector:
-    """Keys of the logs as base files have them, ascending; all, or those chosen ones."""
+def _ascending(schema: TableSchema, logs: LogState, selected: KeyVector | None = None) -> KeyVector:
+    """Keys of the logs as base files have them, ascending; all, or only ``selected``."""
     if logs.run_keys is None:
-        return logs.directory.keys if chosen is None else chosen
+        return logs.directory.keys if selected is None else selected
     columns = {schema.sort_column: logs.directory.columns[schema.sort_column]}
-    if chosen is not None:
-        columns = take_rows(columns, keys.find(logs.directory.keys, chosen)[0])
+    if selected is not None:
+        columns = take_rows(columns, keys.find(logs.directory.keys, selected)[0])
     return keys.in_order(keys.key_vector(columns[schema.sort_column]))[1]

@@ -1,15 +1,15 @@
 """Divides file groups with logs into row groups of the base that no log touches, and the rest.
 
-Keys that grow with time make logs touch the newest keys only, which are at the end of each base file:
+If keys grow with time, logs touch only the newest keys, which are at the end of each base file:
 
     base    [a ... f][g ... m][n ... t]    row groups, sorted by key
-    logs                         r  u x    keys of blocks, by the index: r to x
+    logs                         r  u x    keys of blocks in the index: r to x
     untouched ----------------             base rows as they are stored: any Parquet reader may read them
     rest                      ---------    the row groups between the first and the last touched one, shadow, and logs
 
-It is sound because every key of the logs that has a row in the base has it in a row group of the rest: statistics say
-which keys a row group can have. New keys, deletes and rows of the shadow belong to the rest wherever they are. With
-keys that have no order in time, such as hashes, every row group is touched.
+This is sound because every key of the logs that has a row in the base has it in a row group of the rest: statistics
+say which keys a row group can have. New keys, deletes and rows of the shadow always belong to the rest. If keys are not
+ordered by time, such as hashes, every row group is touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from weft.storage.files.footers import Footer, read_footers
 from weft.storage.files.row_group_statistics import key_span
 from weft.storage.read.plan.pruning import block_keys, key_values
 
-MAX_RANGES: Final = 500  # of logs of a file group: their keys are decoded one by one, for every query
+MAX_RANGES: Final = 500  # log ranges of a file group: their keys are decoded one by one, for every query
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DividedFileGroup:
 def divide_by_touch(
     env: Environment, schema: TableSchema, slices: Sequence[FileSlice], files: Sequence[LiveFile], least_bytes: int
 ) -> Mapping[FileGroup, DividedFileGroup]:
-    """Divide those file groups of which at least this many stored bytes of the base are untouched.
+    """Divide the file groups whose base has at least this many untouched stored bytes.
 
     Reads the footers of their base files. File groups that share a file, or have overlays, are not divided.
 
@@ -57,32 +57,32 @@ def divide_by_touch(
         schema: The schema of the snapshot.
         slices: File groups of a snapshot, not divided.
         files: The log files that they refer to by position.
-        least_bytes: Stored bytes of the base, all columns, for which a second read of the file pays.
+        least_bytes: Stored bytes of the base, all columns, for which a second read of the file is worth it.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
     """
-    chosen: list[tuple[FileSlice, FileRef]] = []
+    candidates: list[tuple[FileSlice, FileRef]] = []
     for file_slice in slices:
-        made = file_slice.slice
-        if made is None or made.base is None or made.base_part is not None or made.overlays:
+        slice_file = file_slice.slice
+        if slice_file is None or slice_file.base is None or slice_file.base_part is not None or slice_file.overlays:
             continue
-        if 0 < len(file_slice.rows) <= MAX_RANGES and made.base.size >= least_bytes:
-            chosen.append((file_slice, made.base))
-    found = {}
-    footers = read_footers(env, [base for _, base in chosen]) if chosen else []
-    for (file_slice, base), footer in zip(chosen, footers, strict=True):
+        if 0 < len(file_slice.rows) <= MAX_RANGES and slice_file.base.size >= least_bytes:
+            candidates.append((file_slice, slice_file.base))
+    divided = {}
+    footers = read_footers(env, [base for _, base in candidates]) if candidates else []
+    for (file_slice, base), footer in zip(candidates, footers, strict=True):
         rows = _touched_rows(schema, file_slice, files, footer)
         if rows is None or (base.rows - (rows[1] - rows[0])) * base.size < least_bytes * base.rows:
             continue
-        found[file_slice.group] = _divided(file_slice, *rows)
-    return found
+        divided[file_slice.group] = _divide(file_slice, *rows)
+    return divided
 
 
 def _touched_rows(
     schema: TableSchema, file_slice: FileSlice, files: Sequence[LiveFile], footer: Footer
 ) -> tuple[int, int] | None:
-    """The (first, end) rows of the base in row groups that can have keys of the logs; None if that is not known."""
+    """The (first, end) rows of the base in row groups that can have keys of the logs; None if that is unknown."""
     spans = [key_span(footer, schema, number) for number in range(footer.metadata.num_row_groups)]
     if not spans or None in spans:
         return None
@@ -93,52 +93,58 @@ def _touched_rows(
     log_least, log_largest = block_keys(schema, file_slice, files)
     first = keys.lower_bound(largest, log_least)  # row groups before have smaller keys only
     end = keys.upper_bounds(least, log_largest)  # row groups from here on have larger keys only
-    touching = first < end
-    if not touching.any():
+    is_touching = first < end
+    if not is_touching.any():
         return footer.starts[-1], footer.starts[-1]
-    return footer.starts[int(first[touching].min())], footer.starts[int(end[touching].max())]
+    return footer.starts[int(first[is_touching].min())], footer.starts[int(end[is_touching].max())]
 
 
 def _ascending(bounds: keys.KeyVector) -> bool:
     return bool((keys.in_order(bounds)[0] == np.arange(len(bounds))).all())
 
 
-def _divided(file_slice: FileSlice, first: int, end: int) -> DividedFileGroup:
-    made = file_slice.slice
-    assert made is not None
-    assert made.base is not None
-    base = made.base
-    none = {name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS}
-    alone = {"shadow": None, "shadow_part": None}
+def _divide(file_slice: FileSlice, first: int, end: int) -> DividedFileGroup:
+    slice_file = file_slice.slice
+    assert slice_file is not None
+    assert slice_file.base is not None
+    base = slice_file.base
+    no_ranges = {name: getattr(file_slice, name)[:0] for name in RANGE_COLUMNS}
+    without_shadow = {"shadow": None, "shadow_part": None}
     untouched = tuple(
-        replace(file_slice, slice=_of_rows(made, start, stop).model_copy(update=alone), deletes=0, log_bytes=0, **none)
+        replace(
+            file_slice,
+            slice=_select_rows(slice_file, start, stop).model_copy(update=without_shadow),
+            deletes=0,
+            log_bytes=0,
+            **no_ranges,
+        )
         for start, stop in ((0, first), (end, base.rows))
         if stop > start
     )
-    return DividedFileGroup(untouched, replace(file_slice, slice=_of_rows(made, first, end)))
+    return DividedFileGroup(untouched, replace(file_slice, slice=_select_rows(slice_file, first, end)))
 
 
-def _of_rows(made: SliceFile, first: int, end: int) -> SliceFile:
+def _select_rows(slice_file: SliceFile, first: int, end: int) -> SliceFile:
     if end == first:
-        return made.model_copy(update={"base": None, "base_part": None})
-    return made.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
+        return slice_file.model_copy(update={"base": None, "base_part": None})
+    return slice_file.model_copy(update={"base_part": FilePart(first=first, rows=end - first)})
 
 
 def byte_ranges(env: Environment, base: FileRef, parts: Sequence[FilePart]) -> list[tuple[int, int]]:
-    """The (offset, length) in a base file of the row groups with exactly these rows, for readers that divide by bytes.
+    """Byte ranges (offset, length) of the row groups with exactly these rows, for readers that divide files by bytes.
 
-    Such a reader reads a row group in the range that has the middle of its bytes.
+    Such a reader reads a row group in the range that contains the middle of its bytes.
 
     Raises:
         CorruptData: The file is missing, or its footer is damaged.
     """
     (footer,) = read_footers(env, [base])
-    found = []
+    ranges = []
     for part in parts:
         numbers = footer.starts.index(part.first), footer.starts.index(part.first + part.rows)
         begin, end = (_offset(footer, number, base) for number in numbers)
-        found.append((begin, end - begin))
-    return found
+        ranges.append((begin, end - begin))
+    return ranges
 
 
 def _offset(footer: Footer, row_group: int, base: FileRef) -> int:

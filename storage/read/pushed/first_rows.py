@@ -1,8 +1,8 @@
 """The first rows of one task: as many as a LIMIT needs, or those that come first in an order.
 
-A query needs no other rows of a task, and an engine chooses among those of all tasks. The order is that of Spark SQL
-for every value: NaN is greater than every number, the zeros are equal, texts and binaries are ordered by their bytes,
-and each column says where its nulls are. Which of several rows with equal values are first is not defined.
+A query needs no other rows of a task; an engine selects from the first rows of all tasks. The order is that of Spark
+SQL for every value: NaN is greater than every number, the zeros are equal, texts and binaries are ordered by their
+bytes, and each column says where its nulls are. The order of rows with equal values is undefined.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.storage.read.scan.scan import Scan
 MOST_ORDERED: Final = 16_384
 """A task keeps the first rows of an order in memory, up to this number."""
 MOST_IN_ONE_TASK: Final = 65_536
-"""One task reads the rows of a LIMIT, up to this number; the tasks of a scan read more of them at the same time."""
+"""One task reads the rows of a LIMIT, up to this number; larger limits are read by parallel tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class SortKey:
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """Which rows of a task are wanted.
+    """The rows of a task that a query needs.
 
     Attributes:
-        count: How many at most.
-        order: Which of them are first; any, if it is empty.
-        in_all: Whether ``count`` is the number of rows of all tasks together, not of each.
+        count: Largest number of rows.
+        order: The order in which they come first; empty for any rows.
+        in_all: Whether ``count`` is the number of rows of all tasks together, not of each task.
     """
 
     count: int
@@ -54,7 +54,7 @@ class FirstRows:
     in_all: bool = False
 
     def __str__(self) -> str:
-        """As Spark's own sources say it in EXPLAIN."""
+        """The text that Spark's own sources show in EXPLAIN."""
         if not self.order:
             return f"PushedLimit: LIMIT {self.count}"
         return f"PushedTopN: ORDER BY [{', '.join(map(str, self.order))}] LIMIT {self.count}"
@@ -70,11 +70,11 @@ class FirstRows:
 
 @dataclass(frozen=True)
 class FirstRowsScan:
-    """A scan and which of the rows of each task are wanted. It can be pickled if the environment of the table can.
+    """A scan whose tasks return only their first rows. It can be pickled if the environment of the table can.
 
     Attributes:
-        scan: Reads the rows, with the columns of the order at least.
-        first: Which of them are wanted.
+        scan: Reads the rows, with at least the columns of the order.
+        first: The rows that the query needs.
     """
 
     scan: Scan | JoinedScan
@@ -82,7 +82,7 @@ class FirstRowsScan:
 
     @property
     def tasks(self) -> tuple[ReadTask, ...]:
-        """How the table is read."""
+        """The tasks."""
         return self.scan.tasks
 
     def without_tasks(self) -> FirstRowsScan:
@@ -95,10 +95,10 @@ class FirstRowsScan:
 
 
 def in_one_task(scan: Scan, count: int, files: Sequence[LiveFile]) -> Scan | None:
-    """A scan with one task that surely has so many rows, and reads few file groups; None if there is none.
+    """A scan with one task that has at least ``count`` rows, and reads few file groups; None if there is no such task.
 
-    File groups with the fewest bytes of logs come first. The rows of one are known only if all rows of its base are
-    visible: without deletes, and without merge functions, which may hide rows.
+    File groups with the fewest bytes of logs come first. The number of rows of a file group is known only if all rows
+    of its base are visible: without deletes, and without merge functions, which may hide rows.
 
     Args:
         scan: A scan whose file groups are not divided yet.
@@ -110,28 +110,28 @@ def in_one_task(scan: Scan, count: int, files: Sequence[LiveFile]) -> Scan | Non
         return None
     if not 0 < count <= MOST_IN_ONE_TASK or any(mode_of(group).may_hide_upsert for group in scan.schema.groups):
         return None
-    chosen: list[FileSlice] = []
+    selected: list[FileSlice] = []
     for file_slice in sorted(filter(_shows_its_base, scan.slices), key=lambda part: part.log_bytes):
         assert file_slice.slice is not None
-        chosen.append(file_slice)
+        selected.append(file_slice)
         count -= file_slice.slice.base_rows
         if count <= 0:
-            return replace(scan, slices=tuple(chosen), tasks=(read_task(chosen, files),), threads=1)
+            return replace(scan, slices=tuple(selected), tasks=(read_task(selected, files),), threads=1)
     return None
 
 
 def _shows_its_base(file_slice: FileSlice) -> bool:
-    made = file_slice.slice
+    slice_file = file_slice.slice
     whole = file_slice.within is None and not file_slice.shared
-    return whole and made is not None and made.base_rows > 0 and not file_slice.deletes
+    return whole and slice_file is not None and slice_file.base_rows > 0 and not file_slice.deletes
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], first: FirstRows) -> Iterator[pa.RecordBatch]:
-    """The first rows of ``batches``, in no particular order. Without an order no more batches are read than needed."""
-    return _ordered(batches, first) if first.order else _any(batches, first.count)
+    """The first rows of ``batches``, in no particular order. Without an order, stops reading after ``count`` rows."""
+    return _first_in_order(batches, first) if first.order else _first_read(batches, first.count)
 
 
-def _any(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
+def _first_read(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:
     if count <= 0:
         return
     for batch in batches:
@@ -141,7 +141,7 @@ def _any(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBat
             return
 
 
-def _ordered(batches: Iterable[pa.RecordBatch], first: FirstRows) -> Iterator[pa.RecordBatch]:
+def _first_in_order(batches: Iterable[pa.RecordBatch], first: FirstRows) -> Iterator[pa.RecordBatch]:
     best: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch
@@ -164,8 +164,8 @@ def _top(rows: pa.RecordBatch, first: FirstRows) -> pa.RecordBatch:
             orders.append((f"null_{number}", "descending" if key.nulls_first else "ascending"))
         keys[f"value_{number}"] = values
         orders.append((f"value_{number}", "descending" if key.descending else "ascending"))
-    found = pc.sort_indices(pa.table(keys), sort_keys=orders)
-    return rows.take(found.slice(0, first.count))
+    positions = pc.sort_indices(pa.table(keys), sort_keys=orders)
+    return rows.take(positions.slice(0, first.count))
 
 
 def _not_after(rows: pa.RecordBatch, best: pa.RecordBatch, key: SortKey) -> pa.RecordBatch:

@@ -1,13 +1,13 @@
-"""Counts, minima and maxima that are known without reading rows: of file groups that have no logs.
+"""Computes counts, minima and maxima of file groups without logs from metadata, without reading rows.
 
 The number of rows is in the entry of a slice. The number of nulls and the extremes of a column are in the footers of
 base files and overlays, and are used only where they are exact:
 
-* All rows of the file are current rows of file groups that the read has, and it has neither a filter nor groups that
-  must be present.
+* All rows of the file are current rows of file groups of the read, and the read has neither a filter nor required
+  groups.
 * The file has the column with the values and the type that the table shows.
-* Extremes of integers, dates, times and booleans. Those of texts, binaries, floats and decimals are read: Parquet
-  may truncate a text, has no order for NaN and the zeros, and has several orders for decimals.
+* Extremes are of integers, dates, times or booleans. Extremes of texts, binaries, floats and decimals are read from
+  rows, because Parquet may truncate a text, does not order NaN and the zeros, and has several orders for decimals.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from weft.storage.read.pushed.partial_aggregates import Aggregate, AggregateKind
 from weft.storage.read.scan.scan import Scan
 
 MOST_FOOTERS: Final = 256
-"""Tasks read the rows if there are more files: the footers are read where the query is planned."""
+"""With more files, tasks read the rows, because planning the query reads the footers."""
 
 _EXTREMES: Final = (AggregateKind.MIN, AggregateKind.MAX)
-_KNOWN: Final = (AggregateKind.COUNT_ROWS, AggregateKind.COUNT, *_EXTREMES)
+_IN_METADATA: Final = (AggregateKind.COUNT_ROWS, AggregateKind.COUNT, *_EXTREMES)
 
 
 def known_aggregates(scan: Scan, aggregation: Aggregation) -> tuple[Scan, pa.RecordBatch | None]:
-    """The file groups whose rows have to be read, and the partial result of the others.
+    """Divide a scan into the file groups whose rows must be read, and the partial result of the others.
 
     Args:
         scan: A scan whose file groups are not divided yet.
-        aggregation: What is computed of its rows.
+        aggregation: The aggregation of its rows.
 
     Returns:
         The scan without the file groups whose aggregates are known, and their result, with the schema of
-        `weft.storage.read.pushed.partial_aggregates.Aggregation.result`; None if there are none.
+        `weft.storage.read.pushed.partial_aggregates.Aggregation.result`; None if no aggregates are known.
 
     Raises:
         CorruptData: A base file is missing, or its footer is damaged.
@@ -55,21 +55,22 @@ def known_aggregates(scan: Scan, aggregation: Aggregation) -> tuple[Scan, pa.Rec
     """
     if not _may_be_known(scan, aggregation):
         return scan, None
-    columns = tuple(dict.fromkeys(each.column for each in aggregation.aggregates if each.column))
-    found = _whole_files(scan, columns) if columns else [_Clean([each], {}) for each in _clean(scan)]
-    if not found:
+    columns = tuple(dict.fromkeys(aggregate.column for aggregate in aggregation.aggregates if aggregate.column))
+    candidates = _whole_files(scan, columns) if columns else [_Unlogged([part], {}) for part in _without_logs(scan)]
+    if not candidates:
         return scan, None
-    files = {file.path: file for each in found for file in each.files.values()}
+    files = {file.path: file for unlogged in candidates for file in unlogged.files.values()}
     footers: dict[Path, Footer] = {}
     if files:
         with explain_missing_file(scan.env, scan.at):
             footers.update(zip(files, read_footers(scan.env, list(files.values())), strict=True))
-    state = _Known(aggregation.aggregates)
-    done = {part.group for each in found if state.add(scan.schema, each, footers) for part in each.slices}
-    if not done:
+    totals = _Totals(aggregation.aggregates)
+    added = [unlogged for unlogged in candidates if totals.add(scan.schema, unlogged, footers)]
+    aggregated = {part.group for unlogged in added for part in unlogged.slices}
+    if not aggregated:
         return scan, None
-    rest = tuple(part for part in scan.slices if part.group not in done)
-    return replace(scan, slices=rest), state.result(aggregation, scan.arrow)
+    rest = tuple(part for part in scan.slices if part.group not in aggregated)
+    return replace(scan, slices=rest), totals.result(aggregation, scan.arrow)
 
 
 def _may_be_known(scan: Scan, aggregation: Aggregation) -> bool:
@@ -77,10 +78,10 @@ def _may_be_known(scan: Scan, aggregation: Aggregation) -> bool:
     if aggregation.groups or projection.filter is not None or projection.require or scan.keys is not None:
         return False
     return all(
-        each.kind in _KNOWN
-        and (not each.column or each.column in names)
-        and (each.kind not in _EXTREMES or _has_exact_extremes(scan.schema.arrow.field(each.column).type))
-        for each in aggregation.aggregates
+        aggregate.kind in _IN_METADATA
+        and (not aggregate.column or aggregate.column in names)
+        and (aggregate.kind not in _EXTREMES or _has_exact_extremes(scan.schema.arrow.field(aggregate.column).type))
+        for aggregate in aggregation.aggregates
     )
 
 
@@ -94,12 +95,12 @@ def _has_exact_extremes(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Clean:
-    """File groups without logs; with columns, all those whose rows are in one base file.
+class _Unlogged:
+    """File groups without logs: one, or all whose rows are in one base file.
 
     Attributes:
         slices: The file groups.
-        files: The file with the values of each column; empty if the columns have no rows or are not needed.
+        files: The file with the values of each column; empty if the file group has no rows, or no columns are needed.
     """
 
     slices: Sequence[FileSlice]
@@ -110,49 +111,52 @@ class _Clean:
         return sum(part.slice.base_rows for part in self.slices if part.slice is not None)
 
 
-def _clean(scan: Scan) -> list[FileSlice]:
+def _without_logs(scan: Scan) -> list[FileSlice]:
     return [part for part in scan.slices if not len(part.rows) and part.within is None]
 
 
-def _whole_files(scan: Scan, columns: Sequence[str]) -> list[_Clean]:
-    """Base files of which all rows are read and current, if they have all columns as the table shows them."""
+def _whole_files(scan: Scan, columns: Sequence[str]) -> list[_Unlogged]:
+    """Base files whose rows are all current and read, and that have all columns as the table shows them."""
     by_base: dict[FileRef, list[SliceFile]] = {}
     result = []
     groups: dict[FileRef, list[FileSlice]] = {}
-    for part in _clean(scan):
+    for part in _without_logs(scan):
         if part.slice is None or part.slice.base is None:
-            result.append(_Clean([part], {}))
+            result.append(_Unlogged([part], {}))
         else:
             by_base.setdefault(part.slice.base, []).append(part.slice)
             groups.setdefault(part.slice.base, []).append(part)
-    for base, made in by_base.items():
-        files = {name: file for name in columns if (file := _file_of(scan.schema, made, name)) is not None}
-        if len(files) == len(columns) and sum(each.base_rows for each in made) == base.rows:
-            result.append(_Clean(groups[base], files))
-    most = {file.path for each in result for file in each.files.values()}
-    return result if len(most) <= MOST_FOOTERS else []
+    for base, slice_files in by_base.items():
+        files = {name: file for name in columns if (file := _file_of(scan.schema, slice_files, name)) is not None}
+        if len(files) == len(columns) and sum(part.base_rows for part in slice_files) == base.rows:
+            result.append(_Unlogged(groups[base], files))
+    paths = {file.path for unlogged in result for file in unlogged.files.values()}
+    return result if len(paths) <= MOST_FOOTERS else []
 
 
-def _file_of(schema: TableSchema, made: Iterable[SliceFile], column: str) -> FileRef | None:
+def _file_of(schema: TableSchema, slice_files: Iterable[SliceFile], column: str) -> FileRef | None:
     """The file with the values of a column of slices that share a base; None if some of them are elsewhere."""
-    found = [only_file(schema, each, [column]) if reads_as_it_is(schema, each.rev, [column]) else None for each in made]
-    return found[0] if found[0] is not None and all(file == found[0] for file in found) else None
+    files = [
+        only_file(schema, part, [column]) if reads_as_it_is(schema, part.rev, [column]) else None
+        for part in slice_files
+    ]
+    return files[0] if files[0] is not None and all(file == files[0] for file in files) else None
 
 
-class _Known:
-    """Aggregates of whole files, united."""
+class _Totals:
+    """Aggregates of the file groups that were added."""
 
     def __init__(self, aggregates: Sequence[Aggregate]) -> None:
         self._aggregates = aggregates
-        self._values: list[Any] = [None if each.kind in _EXTREMES else 0 for each in aggregates]
+        self._values: list[Any] = [None if aggregate.kind in _EXTREMES else 0 for aggregate in aggregates]
 
-    def add(self, schema: TableSchema, clean: _Clean, footers: dict[Path, Footer]) -> bool:
-        """Add file groups; False if one of their aggregates is not known."""
-        found = {name: column_ranges(footers[file.path], schema, name) for name, file in clean.files.items()}
-        values = [_value(each, found.get(each.column, []), clean.rows) for each in self._aggregates]
+    def add(self, schema: TableSchema, unlogged: _Unlogged, footers: dict[Path, Footer]) -> bool:
+        """Add file groups; returns False and adds nothing if one of their aggregates is unknown."""
+        ranges = {name: column_ranges(footers[file.path], schema, name) for name, file in unlogged.files.items()}
+        values = [_value(aggregate, ranges.get(aggregate.column, []), unlogged.rows) for aggregate in self._aggregates]
         if any(value is _UNKNOWN for value in values):
             return False
-        self._values = [_united(*each) for each in zip(self._aggregates, self._values, values, strict=True)]
+        self._values = [_combine(*row) for row in zip(self._aggregates, self._values, values, strict=True)]
         return True
 
     def result(self, aggregation: Aggregation, schema: pa.Schema) -> pa.RecordBatch:
@@ -166,28 +170,28 @@ _UNKNOWN: Final = object()
 
 
 def _value(aggregate: Aggregate, row_groups: Sequence[ColumnRange | None], rows: int) -> Any:
-    """The aggregate of the row groups of a file; `_UNKNOWN` if statistics do not say it."""
+    """The aggregate of the row groups of a file; `_UNKNOWN` if statistics do not contain it."""
     if aggregate.kind is AggregateKind.COUNT_ROWS:
         return rows
     values: list[Any] = []
     count = 0
-    for known in row_groups:
-        if known is None or known.nulls is None:
+    for column_range in row_groups:
+        if column_range is None or column_range.nulls is None:
             return _UNKNOWN
-        count += known.rows - known.nulls
-        if known.rows > known.nulls:
-            if aggregate.kind in _EXTREMES and (known.least is None or known.largest is None):
+        count += column_range.rows - column_range.nulls
+        if column_range.rows > column_range.nulls:
+            if aggregate.kind in _EXTREMES and (column_range.least is None or column_range.largest is None):
                 return _UNKNOWN
-            values.append(known.least if aggregate.kind is AggregateKind.MIN else known.largest)
+            values.append(column_range.least if aggregate.kind is AggregateKind.MIN else column_range.largest)
     if aggregate.kind is AggregateKind.COUNT:
         return count
     return _extreme(aggregate.kind, values)
 
 
-def _united(aggregate: Aggregate, so_far: Any, value: Any) -> Any:
+def _combine(aggregate: Aggregate, so_far: Any, value: Any) -> Any:
     if aggregate.kind not in _EXTREMES:
         return so_far + value
-    return _extreme(aggregate.kind, [each for each in (so_far, value) if each is not None])
+    return _extreme(aggregate.kind, [part for part in (so_far, value) if part is not None])
 
 
 def _extreme(kind: AggregateKind, values: Sequence[Any]) -> Any:

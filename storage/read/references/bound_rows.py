@@ -1,15 +1,14 @@
-"""Binds referenced rows to an earlier snapshot: processes keep its rows, and a read sends them what changed since.
+"""Binds referenced rows to an earlier snapshot: processes keep its rows, and a read sends them later changes.
 
 Worker processes keep the rows of a referenced table between queries (`weft.storage.read.references.kept_rows`). If each
 commit to that table made them read all of its rows again, a large table with frequent updates would be read for every
-query. So the driver chooses an earlier snapshot, the *bound* one. For each later snapshot it finds the keys that
-commits in between contain, reads the rows of these keys, and sends them along with the scan. The workers replace these
-rows.
+query. So the driver chooses an earlier snapshot, the *bound* one. For each later snapshot it finds the keys in the
+commits between both, reads the rows of these keys, and sends them along with the scan. The workers replace these rows.
 
-The result equals that of the rows of the later snapshot alone (M11). It is used only if the keys can be told (D1, D2):
-the bound snapshot is retained, and part of the later one; and no restore, undo, rewrite, erase or schema change lies
-between, after which rows differ that no commit contains. Otherwise, or if much has changed, the later snapshot becomes
-the bound one.
+The result equals that of the rows of the later snapshot alone (MERGE.md, M11). This works only if commits contain all
+changed keys (PROTOCOL.md, D1 and D2): the bound snapshot is retained, and part of the later one; and no restore, undo,
+rewrite, erase or schema change lies between, because these change rows without a commit. Otherwise, or if much has
+changed, the later snapshot becomes the bound one.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot_files import SnapshotFiles
 
 MOST_ROWS: Final = 20_000
-"""Rows of commits since the bound snapshot, at most: they are read by the driver, and sent with each task."""
+"""Maximum number of rows of commits since the bound snapshot. The driver reads them, and sends them with each task."""
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Size of these rows in memory, at most."""
+"""Maximum size of these rows in memory."""
 MOST_SHARE: Final = 0.1
-"""The same as a share of the stored rows of the referenced table."""
-KEPT_BOUND: Final = 16
-"""Bound snapshots of a table and its columns that are remembered."""
+"""Maximum share of these rows in the stored rows of the referenced table."""
+MAX_BOUND: Final = 16
+"""Maximum number of bound snapshots in the cache, one for each referenced table and list of columns."""
 
 
 @dataclass(frozen=True)
 class _Bound:
-    """A bound snapshot, and what has changed since, as it was found last.
+    """A bound snapshot with the changes since then that were read last.
 
     Attributes:
-        scan: Reads all rows of the bound snapshot.
+        scan: Scan of all rows of the bound snapshot.
         identity: Identity of these rows.
-        since: What has changed until ``at``; None before the first later snapshot.
+        since: The changes until ``at``; None before the first later snapshot.
         at: The cut of the later snapshot.
     """
 
@@ -62,11 +61,11 @@ class _Bound:
     at: Cut | None = None
 
     def until(self, later: SnapshotFiles) -> _Bound | None:
-        """The same with what has changed until a snapshot; None if that cannot be told, or is too much."""
+        """A copy with the changes until a snapshot; None if they cannot be determined, or are too many."""
         columns = self.scan.projection.columns
         newer: Newer | None = None
-        if self.since is not None and self.at is not None and can_tell(self.scan.at, later):
-            newest = rows_since(self.at, later, columns)  # only what was committed since the last read
+        if self.since is not None and self.at is not None and has_all_changed_keys(self.scan.at, later):
+            newest = rows_since(self.at, later, columns)  # only the commits since the last read
             newer = None if newest is None else self.since.newer.followed_by(newest)
             newer = None if newer is None or len(newer.ordered) > most_rows(later) else newer
         if newer is None:
@@ -80,16 +79,18 @@ class BoundRows:
     """The bound snapshots of the tables that one table refers to. Thread-safe."""
 
     def __init__(self) -> None:
-        self._bound: BoundedCache[tuple[str, str, tuple[str, ...]], _Bound] = BoundedCache(KEPT_BOUND, lambda _: 1)
+        self._bound: BoundedCache[tuple[str, str, tuple[str, ...]], _Bound] = BoundedCache(MAX_BOUND, lambda _: 1)
 
     def apply(self, joined: JoinedScan, tables: Sequence[ReferencedTable]) -> JoinedScan:
-        """A scan whose rows of referenced tables are made from those of bound snapshots.
+        """Let a scan use the rows of bound snapshots of the referenced tables.
 
         Args:
             joined: A scan of all rows, not of base files alone.
             tables: The references of its snapshot.
         """
-        files = {table.reference.name: table.files for table in tables if isinstance(table.found, SnapshotFiles)}
+        files = {
+            table.reference.name: table.files for table in tables if isinstance(table.snapshot_or_error, SnapshotFiles)
+        }
         joins = tuple(self._bind(join, files[join.reference.name]) for join in joined.joins)
         return replace(joined, joins=joins)
 
@@ -107,7 +108,7 @@ class BoundRows:
 
 
 def rows_since(bound: Cut, later: SnapshotFiles, columns: Sequence[str]) -> Newer | None:
-    """The rows of the keys that may differ between two snapshots, as the later one has them.
+    """Read the rows of the keys that may differ between two snapshots, from the later one.
 
     Args:
         bound: The cut of the earlier snapshot.
@@ -115,27 +116,27 @@ def rows_since(bound: Cut, later: SnapshotFiles, columns: Sequence[str]) -> Newe
         columns: The columns to read, with the key.
 
     Returns:
-        None if the keys cannot be told, or if they are too many.
+        The rows; None if the keys cannot be determined, or are too many.
     """
-    if not can_tell(bound, later):
+    if not has_all_changed_keys(bound, later):
         return None
     try:
         changed = _changed_keys(bound, later, most_rows(later))
-    except MissingFile:  # cleaning has removed a log file since it was asked
+    except MissingFile:  # a clean has removed a log file since the check
         return None
     if changed is None:
         return None
-    columns_of_keys, keys = changed
+    key_columns, keys = changed
     scan = plan_scan(later, ScanRequest(list(columns), keys=keys))
-    return Newer.of(later.table_schema, columns_of_keys, scan.to_arrow())
+    return Newer.of(later.table_schema, key_columns, scan.to_arrow())
 
 
 def most_rows(later: SnapshotFiles) -> int:
-    """The number of changed rows that are sent with a scan, at most."""
+    """The maximum number of changed rows to send with a scan."""
     return min(MOST_ROWS, int(MOST_SHARE * sum(part.stored_rows for part in later.slices)))
 
 
-def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
+def has_all_changed_keys(bound: Cut, later: SnapshotFiles) -> bool:
     """Whether log files contain all keys that differ between two snapshots, and these files exist."""
     state = later.state
     return (
@@ -147,7 +148,7 @@ def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
 
 
 def _changed_keys(bound: Cut, later: SnapshotFiles, most: int) -> tuple[Arrays, dict[FileGroup, KeyVector]] | None:
-    """The keys of the commits after a cut: their columns, and by file group; None if the commits have more rows."""
+    """The keys of the commits after a cut: their columns, and by file group; None for more than ``most`` rows."""
     state = later.state
     files = live_files.committed_files(later.table_log, state, start_of(bound, state), later.at.lanes)
     if sum(sum(live.index.blocks.rows) for live in files) > most:

@@ -1,8 +1,8 @@
-"""Reads columns of references: joins the rows of a scan with those of the referenced tables (M11).
+"""Reads columns of references: joins the rows of a scan with those of the referenced tables (MERGE.md, M11).
 
-The result is that of a LEFT JOIN of the snapshots on the merged values of the foreign keys; an inner join for a
-reference that is required. The scan of the table reads its columns and the foreign keys, and applies the parts of the
-filter that use no reference. The whole filter is applied to the joined rows.
+The result is that of a LEFT JOIN of the snapshots on the merged values of the foreign keys, or of an inner join for a
+required reference. The scan of the table reads its columns and the foreign keys, and applies the parts of the
+filter that do not use references. The whole filter is applied to the joined rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Join:
     Attributes:
         reference: The reference.
         rows: The rows of the referenced table.
-        columns: The columns to show: their name in the result, and in the referenced table.
+        columns: The columns to show: (name in the result, name in the referenced table).
         required: Whether rows without a row of the referenced table are left out.
     """
 
@@ -47,10 +47,10 @@ class Join:
 
     @property
     def identity(self) -> str:
-        """Text that is the same for the same rows and columns of the referenced table, and differs for others.
+        """A text that identifies the rows and columns of the referenced table.
 
-        A cut determines the rows, or the base files if only these are read. A copy of a table has its id, so the
-        location counts, too.
+        A cut determines the rows, or the base files if only these are read. A copy of a table has the same id, so the
+        text also contains the location.
         """
         scan = self.rows.scan
         logs = any(len(part.rows) for part in scan.slices)
@@ -62,9 +62,9 @@ class JoinedScan:
     """A planned read with columns of references. It can be pickled if the environment of the table can.
 
     Attributes:
-        scan: Reads the columns of the table that are needed, among them the foreign keys.
+        scan: Scan of the necessary columns of the table, including the foreign keys.
         joins: The references that the read uses.
-        filter: Condition on joined rows; None if there is none, or if ``scan`` applies all of it.
+        filter: Condition on joined rows; None without a filter, or if ``scan`` applies all of it.
         arrow: Schema of every batch.
     """
 
@@ -75,7 +75,7 @@ class JoinedScan:
 
     @property
     def tasks(self) -> tuple[ReadTask, ...]:
-        """How the table is read. Each process that reads a task reads the referenced tables, too."""
+        """The tasks. Each process that reads a task reads the referenced tables, too."""
         return self.scan.tasks
 
     def without_tasks(self) -> JoinedScan:
@@ -84,14 +84,14 @@ class JoinedScan:
         These processes keep the rows of the referenced tables for later reads
         (`weft.storage.read.references.kept_rows`).
         """
-        joins = tuple(replace(join, rows=replace(join.rows, kept=join.identity)) for join in self.joins)
+        joins = tuple(replace(join, rows=replace(join.rows, cache_key=join.identity)) for join in self.joins)
         return replace(self, scan=self.scan.without_tasks(), joins=joins)
 
     def to_arrow(self) -> pa.Table:
         """The result as one table. Raises the errors of `weft.storage.read.scan.scan.Scan.read`."""
-        found = self.scan.to_arrow()
-        rows = [join.rows.of([found.column(name) for name in join.reference.on]) for join in self.joins]
-        batches = [each for batch in found.to_batches() for each in self._joined(batch, rows)]
+        table = self.scan.to_arrow()
+        rows = [join.rows.of([table.column(name) for name in join.reference.on]) for join in self.joins]
+        batches = [joined for batch in table.to_batches() for joined in self._join_batch(batch, rows)]
         return pa.Table.from_batches(batches, self.arrow)
 
     def to_reader(self) -> pa.RecordBatchReader:
@@ -108,9 +108,9 @@ class JoinedScan:
                 join.rows.all() if number else join.rows.of([batch.column(name) for name in join.reference.on])
                 for join in self.joins
             ]
-            yield from self._joined(batch, rows)
+            yield from self._join_batch(batch, rows)
 
-    def _joined(self, batch: pa.RecordBatch, rows: Sequence[KeyedRows]) -> Iterator[pa.RecordBatch]:
+    def _join_batch(self, batch: pa.RecordBatch, rows: Sequence[KeyedRows]) -> Iterator[pa.RecordBatch]:
         columns: dict[str, pa.Array | pa.ChunkedArray] = dict(zip(batch.schema.names, batch.columns, strict=True))
         keep: pa.Array | None = None
         for join, keyed in zip(self.joins, rows, strict=True):
@@ -118,7 +118,7 @@ class JoinedScan:
             if join.required:
                 matched = numbers.is_valid()
                 keep = matched if keep is None else pc.and_(keep, matched)
-            columns |= {shown: keyed.values(name, numbers) for shown, name in join.columns}
+            columns |= {shown_name: keyed.values(name, numbers) for shown_name, name in join.columns}
         joined = pa.table(columns)
         if keep is not None:
             joined = joined.filter(keep)
@@ -133,23 +133,23 @@ class JoinedScan:
 
 
 def uses_references(schema: TableSchema, request: ScanRequest) -> bool:
-    """Whether a read has to join; if it need not, referenced tables are not read."""
+    """Whether a read uses references; otherwise the referenced tables are not read."""
     if not schema.references:
         return False
-    shown = {name for reference in schema.references for name in reference.shown}
-    if request.columns is None or shown.intersection(request.columns):
+    shown_names = {name for reference in schema.references for name in reference.shown_names}
+    if request.columns is None or shown_names.intersection(request.columns):
         return True
     if any(name in schema.reference_by_name for name in request.require or ()):
         return True
     if request.filter is None:
         return False
     if request.filter.condition is not None:
-        return not shown.isdisjoint(columns_of(request.filter.condition))
+        return not shown_names.isdisjoint(columns_of(request.filter.condition))
     return not _fits_table(schema, request.filter)
 
 
 def plan_read(files: SnapshotFiles, tables: Sequence[ReferencedTable], request: ScanRequest) -> Scan | JoinedScan:
-    """Plan a read of a snapshot and its references, which joins only if it has to. Errors as in `plan_joined_scan`."""
+    """Plan a read of a snapshot; it joins only if it uses references. Errors as in `plan_joined_scan`."""
     if tables and uses_references(files.table_schema, request):
         return plan_joined_scan(files, tables, request)
     return plan_scan(files, request)
@@ -170,36 +170,36 @@ def plan_joined_scan(
         plan: Plans the scan of the table.
 
     Raises:
-        NotFound: There is no such column, group, reference or referenced table.
+        NotFound: A column, group, reference or referenced table does not exist.
         InvalidInput: The filter is not a condition.
         SnapshotExpired: A snapshot has expired.
     """
     schema = files.table_schema
-    owners = {name: table for table in tables for name in table.reference.shown}
+    owners = {name: table for table in tables for name in table.reference.shown_names}
     columns = [*schema.arrow.names, *owners] if request.columns is None else list(request.columns)
     required = list(dict.fromkeys(request.require or ()))
     _check_names(schema, owners, columns, required)
-    condition, seen, pushed = _split_filter(schema, tables, request)
-    used = {owners[name].reference.name for name in {*columns, *seen} if name in owners}
-    used.update(name for name in required if name in schema.reference_by_name)
+    condition, filter_columns, table_filter = _split_filter(schema, tables, request)
+    used_references = {owners[name].reference.name for name in {*columns, *filter_columns} if name in owners}
+    used_references.update(name for name in required if name in schema.reference_by_name)
     joins = tuple(
-        _join(table, {*columns, *seen}, request, required=table.reference.name in required)
+        _join(table, {*columns, *filter_columns}, request, required=table.reference.name in required)
         for table in tables
-        if table.reference.name in used
+        if table.reference.name in used_references
     )
-    wanted = dict.fromkeys(name for name in (*columns, *seen) if name not in owners)
-    wanted |= dict.fromkeys(name for join in joins for name in join.reference.on)
+    table_columns = dict.fromkeys(name for name in (*columns, *filter_columns) if name not in owners)
+    table_columns |= dict.fromkeys(name for join in joins for name in join.reference.on)
     groups = [name for name in required if name not in schema.reference_by_name]
-    scan = plan(files, replace(request, columns=list(wanted), filter=pushed, require=groups))
-    fields = {name: scan.arrow.field(name) for name in wanted}
+    scan = plan(files, replace(request, columns=list(table_columns), filter=table_filter, require=groups))
+    fields = {name: scan.arrow.field(name) for name in table_columns}
     for join in joins:
-        of_reference = next(table for table in tables if table.reference.name == join.reference.name)
-        fields |= {each.name: each for each in of_reference.fields()}
+        referenced = next(table for table in tables if table.reference.name == join.reference.name)
+        fields |= {field.name: field for field in referenced.fields()}
     return JoinedScan(scan, joins, condition, pa.schema([fields[name] for name in columns]))
 
 
 def choose_joined(files: SnapshotFiles, tables: Sequence[ReferencedTable], request: ScanRequest) -> JoinedScan:
-    """`plan_joined_scan` without tasks: reads no file of the table."""
+    """Plan a joined scan without tasks. Reads no file of the table."""
     return plan_joined_scan(files, tables, request, choose_slices)
 
 
@@ -207,24 +207,24 @@ def joined_fields(schema: TableSchema, tables: Sequence[ReferencedTable]) -> pa.
     """The columns of a table, then those of its references.
 
     Raises:
-        TableError: There is no snapshot of a referenced table.
+        TableError: The snapshot of a referenced table could not be taken.
     """
     fields = [field.remove_metadata() for field in schema.arrow]
     return pa.schema([*fields, *(field for table in tables for field in table.fields())])
 
 
-def _join(table: ReferencedTable, needed: set[str], request: ScanRequest, *, required: bool) -> Join:
+def _join(table: ReferencedTable, requested: set[str], request: ScanRequest, *, required: bool) -> Join:
     reference, files = table.reference, table.files
-    shown = zip(reference.shown, reference.columns, strict=True)
-    columns = tuple((name, column) for name, column in shown if name in needed)
-    read = dict.fromkeys((*files.table_schema.key, *(column for _, column in columns)))
-    of_table = ScanRequest(
-        list(read),
+    shown_columns = zip(reference.shown_names, reference.columns, strict=True)
+    columns = tuple((name, column) for name, column in shown_columns if name in requested)
+    columns_to_read = dict.fromkeys((*files.table_schema.key, *(column for _, column in columns)))
+    scan_request = ScanRequest(
+        list(columns_to_read),
         parallelism=request.parallelism,
         task_bytes=request.task_bytes,
         read_optimized=request.read_optimized,
     )
-    return Join(reference, ReferenceRows(plan_scan(files, of_table)), columns, required)
+    return Join(reference, ReferenceRows(plan_scan(files, scan_request)), columns, required)
 
 
 def _check_names(
@@ -233,11 +233,11 @@ def _check_names(
     """Check that columns, groups and references exist.
 
     Raises:
-        NotFound: One does not; the hint lists those that do.
+        NotFound: A name does not exist; the hint lists those that exist.
     """
-    known = {*schema.column_by_name, *state_columns(schema), *owners}
+    existing = {*schema.column_by_name, *state_columns(schema), *owners}
     for name in columns:
-        if name not in known:
+        if name not in existing:
             hint = f"columns: {', '.join([*schema.column_by_name, *owners])}"
             raise NotFound(f"the table has no column {name!r}", hint=hint)
     check_required(schema, required)
@@ -246,23 +246,29 @@ def _check_names(
 def _split_filter(
     schema: TableSchema, tables: Sequence[ReferencedTable], request: ScanRequest
 ) -> tuple[pc.Expression | None, tuple[str, ...], ParsedFilter | None]:
-    """The condition on joined rows, the columns that it uses, and the condition that the scan of the table applies."""
+    """The condition on joined rows, the columns that it uses, and the filter that the scan of the table applies."""
     if request.filter is None:
         return None, (), None
     condition, predicate = request.filter.expression, request.filter.condition
-    readable = {*schema.arrow.names, *state_columns(schema)}
-    seen = columns_of(predicate) if predicate is not None else None
-    if seen <= readable if seen is not None else _fits_table(schema, request.filter):
+    own_columns = {*schema.arrow.names, *state_columns(schema)}
+    filter_columns = columns_of(predicate) if predicate is not None else None
+    if filter_columns <= own_columns if filter_columns is not None else _fits_table(schema, request.filter):
         return None, (), request.filter
-    # A filter that could not be read may use any column.
-    used = [table for table in tables if seen is None or not seen.isdisjoint(table.reference.shown)]
-    check_filter(joined_fields(schema, used), request.filter, state_columns(schema).values())
-    shown = [name for table in used for name in table.reference.shown]
-    if seen is None:
-        return condition, (*schema.arrow.names, *state_columns(schema), *shown), None
+    # A filter that could not be parsed may use any column.
+    used_tables = [
+        table
+        for table in tables
+        if filter_columns is None or not filter_columns.isdisjoint(table.reference.shown_names)
+    ]
+    check_filter(joined_fields(schema, used_tables), request.filter, state_columns(schema).values())
+    shown_names = [name for table in used_tables for name in table.reference.shown_names]
+    if filter_columns is None:
+        return condition, (*schema.arrow.names, *state_columns(schema), *shown_names), None
     parts = predicate.conditions if isinstance(predicate, And) else ()
-    pushed = tuple(part for part in parts if columns_of(part) <= readable and _has_expression(part))
-    names = tuple(name for name in (*schema.arrow.names, *state_columns(schema), *shown) if name in seen)
+    pushed = tuple(part for part in parts if columns_of(part) <= own_columns and _has_expression(part))
+    names = tuple(
+        name for name in (*schema.arrow.names, *state_columns(schema), *shown_names) if name in filter_columns
+    )
     return condition, names, parse_filter(And(pushed)) if pushed else None
 
 
@@ -276,7 +282,7 @@ def _fits_table(schema: TableSchema, parsed: ParsedFilter) -> bool:
 
 
 def _has_expression(condition: Condition) -> bool:
-    """Whether a condition can be evaluated without the expression that it is a part of."""
+    """Whether a condition can be evaluated alone, without the expression that it is a part of."""
     try:
         to_arrow(condition)
     except TypeError:

@@ -1,8 +1,8 @@
 """Rows of referenced tables that a process keeps between the tasks that it reads.
 
 Spark's Python workers get many tasks, and many queries, one after the other. Without this each task would read the
-referenced tables again. The rows of a snapshot never change (S9), so they are found by its identity. The number of
-bytes is limited, and the least recently used rows are dropped.
+referenced tables again. The rows of a snapshot never change (PROTOCOL.md, S9), so they are cached by its identity. The
+number of bytes is limited, and the least recently used rows are dropped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 
 
 class Sized(Protocol):
-    """Something with a size in memory."""
+    """A value with a size in memory."""
 
     @property
     def nbytes(self) -> int:

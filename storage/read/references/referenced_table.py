@@ -1,4 +1,4 @@
-"""The snapshot of a referenced table that belongs to a snapshot of a table, or why there is none."""
+"""The snapshot of a referenced table that belongs to a snapshot of a table, or the error of taking it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ReferencedTable:
 
     Attributes:
         reference: The reference.
-        found: The snapshot of the referenced table; or the error of taking it, which is raised only for reads that
-            use columns of the reference.
+        snapshot_or_error: The snapshot of the referenced table; or the error of taking it, which is raised only for
+            reads that use columns of the reference.
     """
 
     reference: Reference
-    found: SnapshotFiles | TableError
+    snapshot_or_error: SnapshotFiles | TableError
 
     @property
     def files(self) -> SnapshotFiles:
@@ -39,17 +39,18 @@ class ReferencedTable:
         Raises:
             TableError: The error of taking it.
         """
-        if isinstance(self.found, TableError):
-            hint = f"{self.found.hint}; columns outside of the reference can be read"
-            raise type(self.found)(f"reference {self.reference.name!r}: {self.found.message}", hint=hint)
-        return self.found
+        result = self.snapshot_or_error
+        if isinstance(result, TableError):
+            hint = f"{result.hint}; columns outside of the reference can be read"
+            raise type(result)(f"reference {self.reference.name!r}: {result.message}", hint=hint)
+        return result
 
     def check_complete(self, through: Value | str) -> None:
-        """Check that the groups of the reference's columns are complete, as `Snapshot.check_complete` does it.
+        """Check that the groups of the reference's columns are complete, as `Snapshot.check_complete` does.
 
         Raises:
             NotComplete: A stream of the referenced table lags.
-            TableError: There is no snapshot of the referenced table.
+            TableError: The snapshot of the referenced table could not be taken.
         """
         schema = self.files.table_schema
         groups = {schema.group_of_column[name].name for name in self.reference.columns if name not in schema.key}
@@ -58,19 +59,19 @@ class ReferencedTable:
             check_complete(watermarks, schema, through, sorted(groups))
 
     def fields(self) -> list[pa.Field]:
-        """The columns of the reference as they are shown; all are nullable.
+        """The columns of the reference with their names in the table; all are nullable.
 
         Raises:
-            TableError: There is no snapshot of the referenced table.
+            TableError: The snapshot of the referenced table could not be taken.
         """
         schema = self.files.table_schema
-        shown = zip(self.reference.columns, self.reference.shown, strict=True)
-        return [pa.field(name, schema.column_by_name[column].type) for column, name in shown]
+        shown_columns = zip(self.reference.columns, self.reference.shown_names, strict=True)
+        return [pa.field(name, schema.column_by_name[column].type) for column, name in shown_columns]
 
 
 @contextlib.contextmanager
 def naming(reference: Reference) -> Iterator[None]:
-    """Name the reference in errors about what is read of its table."""
+    """Name the reference in errors of reads of its table."""
     try:
         yield
     except (InvalidInput, NotComplete, OffsetExpired, OffsetInvalidated) as error:
@@ -78,14 +79,14 @@ def naming(reference: Reference) -> Iterator[None]:
 
 
 def check_table_id(reference: Reference, table_id: str) -> None:
-    """Check that a table is the one that a reference was made for, and not another one at its location.
+    """Check that a table is the one that a reference was created for, and not another table at its location.
 
     Raises:
-        NotFound: It is another one.
+        NotFound: It is another table.
     """
     if table_id != reference.table_id:
         raise NotFound(
-            f"another table is at {reference.table} than the one that the reference was made for",
+            f"the table at {reference.table} is not the one that the reference was created for",
             hint="put the former table back, or drop the reference and add it again to use the new one",
         )
 
@@ -100,7 +101,7 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
 
     Raises:
         InvalidInput: The foreign key does not fit the key of the referenced table.
-        NotFound: The referenced table has no such column.
+        NotFound: A column of the reference does not exist in the referenced table.
     """
     field = f"references.{reference.name}"
     key = ", ".join(f"{name} {format_type(referenced.column_by_name[name].type)}" for name in referenced.key)
@@ -120,7 +121,7 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
                 "the point",
             )
     for name in reference.columns:
-        if name in {shown for other in referenced.references for shown in other.shown}:
+        if name in {shown for other in referenced.references for shown in other.shown_names}:
             raise InvalidInput(
                 f"{field}.columns: {name!r} is a column of a reference of {reference.table}",
                 hint="a reference of a reference is not supported: add a second reference to this table",
@@ -132,7 +133,7 @@ def check_reference(schema: TableSchema, reference: Reference, referenced: Table
             )
 
 
-def _comparable(one: pa.DataType, other: pa.DataType) -> bool:
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        return bool(one.scale == other.scale)
-    return bool(one == other or (pa.types.is_integer(one) and pa.types.is_integer(other)))
+def _comparable(left: pa.DataType, right: pa.DataType) -> bool:
+    if pa.types.is_decimal(left) and pa.types.is_decimal(right):
+        return bool(left.scale == right.scale)
+    return bool(left == right or (pa.types.is_integer(left) and pa.types.is_integer(right)))

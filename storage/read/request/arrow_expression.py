@@ -1,13 +1,14 @@
 """Converts a pyarrow expression to a `Condition`, so that a filter of a caller can prune.
 
-pyarrow has no interface to inspect an expression. Only this module reads the pickled form of an expression: an Arrow
+pyarrow offers no interface to inspect an expression. Only this module reads the pickled form of an expression: an Arrow
 IPC file whose schema metadata lists calls, columns and literals in prefix order, with the values of the literals as
-columns. The file format is specified, that list is not. So only pruning depends on it: Arrow always evaluates the
-filter itself, and an expression that cannot be read does not prune.
+columns. The file format is specified, but this list is not. So only pruning depends on it: Arrow always evaluates the
+filter itself, and an expression that cannot be parsed does not prune.
 
 The specified alternative, Substrait (`pyarrow.substrait.serialize_expressions`), cannot be used: its size doubles with
-every nested call (20 conditions are 200 MB), and it has no form for many functions, so that one of them in an AND would
-hide the condition on the key beside it. The text of an expression shortens long lists of values.
+every nested call (20 conditions are 200 MB), and it cannot represent many functions, so that one of them in an AND
+would hide the condition on the key beside it. The text of an expression cannot be parsed either, because it shortens
+long lists of values.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from weft.storage.core.predicate import (
     columns_of,
 )
 
-MAX_DEPTH: Final = 50  # of conditions within conditions, because functions on conditions recurse; of deeper parts
-# only the columns are kept
+# Of nested conditions, because functions on conditions recurse. Deeper parts are reduced to their columns.
+MAX_DEPTH: Final = 50
 _FILE_MAGIC_BYTES: Final = 8
 _COMPARISONS: Final[dict[str, Operator]] = {
     "equal": "==",
@@ -50,7 +51,7 @@ _MIRRORED: Final[dict[Operator, Operator]] = {"==": "==", "!=": "!=", "<": ">", 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column as an argument of a call; ``nested`` if it is a field of the column."""
+    """A column as an argument of a call; ``nested`` if the argument is a field in the column."""
 
     name: str
     nested: bool = False
@@ -66,7 +67,7 @@ _Argument = _Column | _Literal | Condition
 
 
 def read_expression(expression: pc.Expression) -> Condition | None:
-    """The condition of an unbound expression; None if it cannot be read.
+    """Convert an unbound expression to a condition; None if it cannot be parsed.
 
     Parts that are not conditions of weft become `Other`. Chains of AND and of OR become one condition each.
     """
@@ -88,7 +89,7 @@ class _Call:
     depth: int = 1
 
     def add(self, argument: _Argument, depth: int) -> None:
-        """Append an argument of this depth."""
+        """Append an argument with this depth of nested conditions."""
         if depth >= MAX_DEPTH:
             argument, depth = Other(_columns(argument)), 0
         self.arguments.append(argument)
@@ -138,7 +139,7 @@ def _as_condition(argument: _Argument) -> Condition:
 
 
 def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Condition:
-    """Parse the list. A call is ``call f``, its arguments and options, ``end f``. Not recursive: calls nest deeply."""
+    """Parse the list: a call is ``call f``, arguments and options, ``end f``. Not recursive, as calls nest deeply."""
     root = _Call("")
     calls = [root]
     for kind, word in words:
@@ -165,7 +166,7 @@ def _read(words: Iterator[tuple[str, str]], literals: pa.RecordBatch) -> Conditi
 
 
 def _metadata(message: pa.Buffer) -> Iterator[tuple[str, str]]:
-    """All pairs of the metadata of a schema message; pyarrow makes a dictionary of them, but here keys repeat.
+    """All pairs of the metadata of a schema message. The keys repeat, so pyarrow's dictionary would lose pairs.
 
     A message is a flatbuffer. Its header is field 2 of the root table, the metadata field 2 of the header, key and
     value fields 0 and 1 of each pair (Arrow's Message.fbs and Schema.fbs).

@@ -25,60 +25,61 @@ class ParsedFilter:
     """A filter of rows.
 
     Attributes:
-        expression: What Arrow evaluates.
-        condition: The same for pruning; None if the expression could not be read, and may use any column.
+        expression: The filter as an expression that Arrow evaluates.
+        condition: The filter as a condition, for pruning; None if the expression could not be parsed, so that it may
+            use any column.
     """
 
     expression: pc.Expression
     condition: Condition | None
 
 
-def parse_filter(given: Filter | None) -> ParsedFilter | None:
-    """Parse the filter of a caller; None for all rows. Done once for each read, when its request is made.
+def parse_filter(value: Filter | None) -> ParsedFilter | None:
+    """Parse the filter of a caller; None for all rows. Called once for each read, when its request is created.
 
     Raises:
-        InvalidInput: It is not a filter.
+        InvalidInput: The value is not a filter.
     """
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, pc.Expression):
-        return ParsedFilter(given, read_expression(given))
+    if isinstance(value, pc.Expression):
+        return ParsedFilter(value, read_expression(value))
     try:
-        condition = given if isinstance(given, Condition) else _of_tuples(given)
+        condition = value if isinstance(value, Condition) else _from_tuples(value)
         return ParsedFilter(to_arrow(condition), condition)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise InvalidInput(f"the filter {given!r} is not valid: {error}", hint=_HINT) from error
+        raise InvalidInput(f"the filter {value!r} is not valid: {error}", hint=_HINT) from error
 
 
 _HINT: Final = (
-    "give a pyarrow expression, or [(column, operator, value), ...] with one of the operators "
+    "use a pyarrow expression, or [(column, operator, value), ...] with one of the operators "
     f"{', '.join(_OPERATORS)}, in, not in; for null: pc.field(column).is_null()"
 )
 
 
-def _of_tuples(given: Any) -> Condition:
-    if not isinstance(given, list | tuple) or not given:
-        _refuse(given)
-    if all(isinstance(one, tuple) and one and isinstance(one[0], str) for one in given):
-        return And(tuple(map(_of_tuple, given)))
-    return Or(tuple(_of_tuples(one) for one in given))
+def _from_tuples(tuples: Any) -> Condition:
+    if not isinstance(tuples, list | tuple) or not tuples:
+        _refuse(tuples)
+    if all(isinstance(item, tuple) and item and isinstance(item[0], str) for item in tuples):
+        return And(tuple(map(_from_tuple, tuples)))
+    return Or(tuple(_from_tuples(item) for item in tuples))
 
 
-def _of_tuple(given: tuple[Any, ...]) -> Condition:
-    if len(given) != 3:
-        _refuse(given)
-    column, operator, value = given
+def _from_tuple(comparison: tuple[Any, ...]) -> Condition:
+    if len(comparison) != 3:
+        _refuse(comparison)
+    column, operator, value = comparison
     if operator in {"in", "not in"}:
         if isinstance(value, str | bytes):
-            _refuse(given)
+            _refuse(comparison)
         array = value if isinstance(value, pa.Array) else pa.array(list(value))
-        found = In.of(column, array, of_null=array.null_count > 0)
-        return found if operator == "in" else Not(found)
+        condition = In.of(column, array, of_null=array.null_count > 0)
+        return condition if operator == "in" else Not(condition)
     if operator not in _OPERATORS or value is None:
-        _refuse(given)
+        _refuse(comparison)
     scalar = value if isinstance(value, pa.Scalar) else pa.scalar(value)
     return Comparison(column, _OPERATORS[operator], scalar.as_py(), scalar.type)
 
 
-def _refuse(given: object) -> Never:
-    raise ValueError(f"{given!r} is not a condition")
+def _refuse(value: object) -> Never:
+    raise ValueError(f"{value!r} is not a condition")

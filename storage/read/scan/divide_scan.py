@@ -3,8 +3,8 @@
 Small file groups share a task, because each task has a fixed cost. A large file group is divided into several tasks by
 key range, so that one hot bucket does not make one long task.
 
-What a task may read at most is compared with the bytes of the columns that it reads: a few columns of a wide table are
-a small part of its files. Entries have the bytes of files, not of columns, so the share is that of the number of
+The limit of a task applies to the bytes of the columns that it reads, because a few columns of a wide table are a small
+part of its files. Entries have the bytes of files, not of columns, so the share is estimated from the number of
 columns.
 """
 
@@ -24,9 +24,9 @@ from weft.storage.read.plan.read_task import bundle, read_task
 from weft.storage.read.scan.scan import Scan
 
 LEAST_SHARE: Final = 1 / 8
-"""The columns of a read count for at least this share of the bytes: a few columns can be larger than all others."""
+"""Minimum of the estimated share of the bytes, because a few columns can be larger than all others."""
 DIVIDE_FROM: Final = 1.5
-"""A file group is divided if it has at least this many times the bytes of a task; a smaller one gains nothing."""
+"""A file group is divided from this many times the bytes of a task on; dividing a smaller one gains nothing."""
 
 
 def divide(
@@ -37,10 +37,10 @@ def divide(
     *,
     large: bool = True,
 ) -> Scan:
-    """The scan with tasks that read its file groups.
+    """Divide a scan into tasks that read its file groups.
 
     The number of tasks is ``parallelism``, or a multiple of it if tasks would be larger than ``task_bytes``, or less if
-    they would be smaller than `weft.storage.environment.Tuning.task_min_bytes`.
+    tasks would be smaller than `weft.storage.environment.Tuning.task_min_bytes`.
 
     Args:
         scan: The scan; its tasks are replaced.
@@ -63,24 +63,24 @@ def divide(
     too_large = np.empty(0, np.int64)
     if large and scan.keys is None:
         too_large = np.flatnonzero((sizes > target * DIVIDE_FROM) | (sizes > most))
-    divided = [
+    divisions = [
         Division((State(slices[number], files),), _parts(int(sizes[number]), target, most))
         for number in too_large.tolist()
     ]
-    whole = slices.chosen(np.delete(np.arange(len(slices)), too_large).tolist())
-    tasks = [read_task(several, files) for several in bundle(whole, target)]
+    whole = slices.select(np.delete(np.arange(len(slices)), too_large).tolist())
+    tasks = [read_task(bundled, files) for bundled in bundle(whole, target)]
     with explain_missing_file(scan.env, scan.at):
-        for parts in divide_states(scan.env, scan.schema, divided):
+        for parts in divide_states(scan.env, scan.schema, divisions):
             tasks.extend(read_task(part, files) for part in parts)
     return replace(scan, tasks=tuple(tasks), threads=parallelism)
 
 
 def _share_of_columns(scan: Scan) -> float:
-    """Estimated share of the stored bytes that a task decodes: of the result, the filter, keys and orderings."""
+    """Estimated share of the stored bytes that a task decodes for result, filter, keys and ordering columns."""
     schema, projection = scan.schema, scan.projection
     orderings = [name for group in projection.groups(schema) for name in group.ordering]
-    read = {*schema.key, *projection.values(schema), *orderings}
-    return max(len(read) / len(schema.columns), LEAST_SHARE)
+    columns = {*schema.key, *projection.values(schema), *orderings}
+    return max(len(columns) / len(schema.columns), LEAST_SHARE)
 
 
 def _target_bytes(total: int, parallelism: int, most: float, least: float) -> float:

@@ -8,22 +8,22 @@ from typing import Final
 
 from weft.storage.core.log.file_refs import FileGroup
 from weft.storage.core.plan.slices import FileSlices, base_slices, whole_files
-from weft.storage.read.plan.pruning import keys_in, matching, partitions_in
+from weft.storage.read.plan.pruning import keys_in, partitions_in, prune_file_groups
 from weft.storage.read.request.projection import Projection, make_projection
 from weft.storage.read.request.scan_request import Keys, ScanRequest
 from weft.storage.read.scan.divide_scan import divide
 from weft.storage.read.scan.scan import Scan
 from weft.storage.read.snapshot_files import SnapshotFiles
 
-FEWEST_PARTS: Final = 8
-"""Parts of packed slices from which on the file groups that a filter leaves out are not planned: some thousands."""
+MIN_PARTS: Final = 8
+"""Parts of packed slices from which on only the file groups of a filter are planned: some thousands of file groups."""
 
 
 def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     """Plan a read of a snapshot.
 
     Raises:
-        NotFound: The table has no such column or group; the hint lists those that it has.
+        NotFound: A column or group does not exist; the hint lists those that exist.
         InvalidInput: The filter is not a condition.
         SnapshotExpired: The snapshot has expired.
         CorruptData: A large base file is missing, or its footer is damaged.
@@ -34,9 +34,9 @@ def plan_scan(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
 
 
 def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
-    """A scan with the file groups that it has to read, not yet divided into tasks.
+    """Select the file groups of a scan, without dividing them into tasks.
 
-    Reads no file of the snapshot. Raises what `plan_scan` raises, but for `CorruptData`.
+    Reads no file of the snapshot. Raises the errors of `plan_scan` except `CorruptData`.
     """
     schema = snapshot.table_schema
     projection = make_projection(schema, request)
@@ -46,29 +46,29 @@ def choose_slices(snapshot: SnapshotFiles, request: ScanRequest) -> Scan:
     elif request.keys is not None:
         slices = snapshot.slices_of(request.keys)
     else:
-        few = _few(snapshot, projection, keys)
-        slices = few if few is not None else snapshot.slices
-    chosen = matching(schema, slices, projection.predicate, keys)
+        filtered = _slices_of_filter(snapshot, projection, keys)
+        slices = filtered if filtered is not None else snapshot.slices
+    selected = prune_file_groups(schema, slices, projection.predicate, keys)
     return Scan(
         env=snapshot.table_log.env,
         schema=schema,
         projection=projection,
-        slices=chosen,
+        slices=selected,
         tasks=(),
         at=snapshot.at,
         keys=keys,
-        skipped=max(len(slices), len(snapshot.state.slices)) - len(chosen),
+        skipped=max(len(slices), len(snapshot.state.slices)) - len(selected),
         whole=whole_files(slices),
     )
 
 
-def _few(snapshot: SnapshotFiles, projection: Projection, keys: Keys | None) -> FileSlices | None:
-    """The file groups that a filter allows, of a table with very many; None if all have to be planned.
+def _slices_of_filter(snapshot: SnapshotFiles, projection: Projection, keys: Keys | None) -> FileSlices | None:
+    """The file groups that a filter allows, if the table has very many; None to plan all file groups.
 
-    All are planned if a file has rows of others, too: whether it can be read as it is depends on them.
+    All are planned if a file also has rows of other file groups, because they decide whether it can be read as it is.
     """
     state, schema = snapshot.state, snapshot.table_schema
-    if len(state.slices.parts) < FEWEST_PARTS or snapshot.is_planned:
+    if len(state.slices.parts) < MIN_PARTS or snapshot.is_planned:
         return None
     if len(state.levels.union(live.file.bits for live in snapshot.files)) > 1:
         return None  # a log range may belong to file groups of other bits
@@ -79,6 +79,6 @@ def _few(snapshot: SnapshotFiles, projection: Projection, keys: Keys | None) -> 
     if groups is None:
         return None
     slices = snapshot.slices_of(groups)
-    clean = zip(slices.made, slices.has_logs.tolist(), strict=True)
-    bases = {made.base.path for made, logs in clean if made is not None and made.base is not None and not logs}
+    pairs = zip(slices.slice_files, slices.has_logs.tolist(), strict=True)
+    bases = {part.base.path for part, logs in pairs if part is not None and part.base is not None and not logs}
     return slices if bases <= whole_files(slices) else None

@@ -1,4 +1,4 @@
-"""Runs: file groups of a task that are read together, because each has a fixed cost and there may be many small ones.
+"""Runs: file groups of a task that are read together, because a read has a fixed cost and file groups may be small.
 
 File groups with logs and those without are in different runs, because the latter need fewer columns.
 """
@@ -26,21 +26,23 @@ FULL_ENOUGH: Final = 0.5  # a run that is at least this full ends where a base f
 
 
 def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[FileSlices]:
-    """All file groups as runs of at most about ``run_bytes`` stored bytes of logs and shadows; each in the given order.
+    """Divide file groups into runs of about ``run_bytes`` stored bytes of logs and shadows; runs keep the order.
 
     A run ends where a base file ends, if possible: a file in two runs is opened, and partly decoded, twice.
     """
-    several = FileSlices.of(slices)
-    paths = [_base_path(made) for made in several.made]
+    file_slices = FileSlices.of(slices)
+    paths = [_base_path(part) for part in file_slices.slice_files]
     runs: list[list[int]] = []
-    for kind in (several.has_logs, ~several.has_logs):
-        runs += _fill(several, np.flatnonzero(kind).tolist(), paths, run_bytes)
-    return [several.chosen(part) for run in runs for part in _by_file(run, paths)]
+    for kind in (file_slices.has_logs, ~file_slices.has_logs):
+        runs += _fill(file_slices, np.flatnonzero(kind).tolist(), paths, run_bytes)
+    return [file_slices.select(part) for run in runs for part in _by_file(run, paths)]
 
 
-def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int) -> list[list[int]]:
-    """Divide file groups, given by their numbers, into runs."""
-    shares, shared = _shares_of_run(several, run_bytes).tolist(), several.shared.tolist()
+def _fill(
+    file_slices: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int
+) -> list[list[int]]:
+    """Divide the file groups with these numbers into runs."""
+    shares, shared = _shares_of_run(file_slices, run_bytes).tolist(), file_slices.shared.tolist()
     runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None
@@ -49,7 +51,7 @@ def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | No
         same_file = path is None or path == file
         file = path or file
         filled += shares[number]
-        # Rows of shared log ranges are filtered for one file group: it is a run by itself.
+        # Rows of shared log ranges are filtered for one file group, so it must be a run by itself.
         if not runs or shared[number] or shared[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
             runs.append([])
             filled = shares[number]
@@ -72,15 +74,15 @@ def _by_file(run: list[int], paths: Sequence[Path | None]) -> list[list[int]]:
     return list(parts.values())
 
 
-def _base_path(made: SliceFile | None) -> Path | None:
-    return made.base.path if made is not None and made.base is not None else None
+def _base_path(slice_file: SliceFile | None) -> Path | None:
+    return slice_file.base.path if slice_file is not None and slice_file.base is not None else None
 
 
-def _shares_of_run(several: FileSlices, run_bytes: int) -> npt.NDArray[np.float64]:
+def _shares_of_run(file_slices: FileSlices, run_bytes: int) -> npt.NDArray[np.float64]:
     """The size of each file group as a fraction of the largest run."""
-    base_rows, shadow_rows, _, shadow_bytes = several.sizes.T
-    held = (several.log_bytes + shadow_bytes) / run_bytes
-    found: npt.NDArray[np.float64] = np.maximum.reduce(
-        [held, (shadow_rows + several.log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS]
+    base_rows, shadow_rows, _, shadow_bytes = file_slices.sizes.T
+    memory_share = (file_slices.log_bytes + shadow_bytes) / run_bytes
+    shares: npt.NDArray[np.float64] = np.maximum.reduce(
+        [memory_share, (shadow_rows + file_slices.log_rows) / RUN_ROWS, base_rows / RUN_BASE_ROWS]
     )
-    return found
+    return shares

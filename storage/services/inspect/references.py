@@ -110,4 +110,4 @@ def _new_report(env: Environment, reference: Reference) -> ReferenceReport:
         location = env.of_table(reference.table).store.uri
     except TableError:  # the kind of store is unknown
         location = reference.table
-    return ReferenceReport(reference.name, location, reference.on, reference.shown)
+    return ReferenceReport(reference.name, location, reference.on, reference.shown_names)

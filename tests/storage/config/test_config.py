@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a column in no group": (
         put("groups", "payment", "columns", to=["paid", "pts"]),
-        "columns.tags: the column is in no group",
+        "columns.tags: the column is not in a group",
         "add it to a group",
     ),
     "a key column in a group": (
@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a key with a default": (
         put("columns", "id", to={"type": "bigint", "default": 0}),
-        "columns.id.default: a key column takes no default",
+        "columns.id.default: a key column cannot have a default",
         "",
     ),
     **{
@@ -217,7 +217,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     "a group without columns": (put("groups", "order", "columns", to=[]), "groups.order.columns: is empty", ""),
     "row and group deletes on one group": (
         put("streams", "returns", to={"groups": ["payment", "order"], "on_delete": "group"}),
-        "streams.returns.on_delete: 'group', but stream 'orders' deletes 'row' in group 'order' too",
+        "streams.returns.on_delete: 'group', but stream 'orders', which also writes group 'order', has 'row'",
         "must not mix",
     ),
     "an unknown delete policy": (
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a default of a nested column": (
         put("columns", "tags", to={"type": "array<string>", "default": []}),
-        "columns.tags.default: nested columns take no default",
+        "columns.tags.default: nested columns cannot have a default",
         "",
     ),
     "a column that is a number": (

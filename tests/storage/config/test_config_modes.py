@@ -91,15 +91,15 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
         for name, column_type, hint in [
             ("sum", "string", "integers and decimals"),
             ("sum", "boolean", "integers and decimals"),
-            ("count", "string", "count gives an integer"),
-            ("count", "double", "count gives an integer"),
+            ("count", "string", "the result is an integer"),
+            ("count", "double", "the result is an integer"),
             ("bool_and", "int", "boolean"),
             ("bool_or", "string", "boolean"),
-            ("min", "array<int>", "no order"),
-            ("max", "struct<a:int>", "no order"),
+            ("min", "array<int>", "cannot be ordered"),
+            ("max", "struct<a:int>", "cannot be ordered"),
             ("collect_list", "int", "array<element>"),
             ("collect_set", "string", "array<element>"),
-            ("collect_set", "array<array<int>>", "no order"),
+            ("collect_set", "array<array<int>>", "cannot be ordered"),
             ("listagg", "int", "string"),
             ("listagg", "array<string>", "string"),
         ]
@@ -111,12 +111,12 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "a function of an ordering column": (
         put("groups", "sums", "functions", "nts", to="max"),
-        "groups.sums.functions.nts: not a column that is aggregated",
-        "outside the ordering",
+        "groups.sums.functions.nts: is not an aggregated column",
+        "outside its ordering",
     ),
     "a function of another group's column": (
         put("groups", "sums", "functions", "a", to="max"),
-        "groups.sums.functions.a: not a column that is aggregated",
+        "groups.sums.functions.a: is not an aggregated column",
         "",
     ),
     "options of a function without any": (
@@ -132,12 +132,12 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "state outside a custom merger": (
         put("groups", "part", "state", to={"x": "bigint"}),
-        "groups.part.state.x: not a state column",
+        "groups.part.state.x: is not a valid state column",
         "only custom mergers keep state",
     ),
     "a state column named like a column": (
         put("groups", "own", "state", "a", to="bigint"),
-        "groups.own.state.a: not a state column",
+        "groups.own.state.a: is not a valid state column",
         "",
     ),
     "a state column of an unknown type": (
@@ -167,7 +167,7 @@ REFUSED: dict[str, tuple[Change, str, str]] = {
     ),
     "row and group deletes on one aggregate": (
         put("streams", "more", to={"groups": ["sums"], "on_delete": "row"}),
-        "streams.more.on_delete: 'row', but stream 'hits' deletes 'group' in group 'sums' too",
+        "streams.more.on_delete: 'row', but stream 'hits', which also writes group 'sums', has 'group'",
         "must not mix",
     ),
 }

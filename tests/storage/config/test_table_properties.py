@@ -140,7 +140,11 @@ REFUSED: dict[str, tuple[dict[str, str | None], str, str]] = {
         "property group.payment: column 'status' is already in group 'order'",
         "exactly one group",
     ),
-    "column in no group": ({"group.payment": "pay_ts"}, "column paid: the column is in no group", "add it to a group"),
+    "column in no group": (
+        {"group.payment": "pay_ts"},
+        "column paid: the column is not in a group",
+        "add it to a group",
+    ),
     "ordering outside the group": (
         {"group.payment.ordering": "status"},
         "property group.payment.ordering: 'status' is not a column of the group",

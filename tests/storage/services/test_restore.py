@@ -215,7 +215,7 @@ def test_savepoints_are_listed_read_and_released(table: Table) -> None:
     assert table.savepoints() == []
     with pytest.raises(NotFound, match="no savepoint") as caught:
         table.snapshot("release-1.0")
-    assert caught.value.hint.startswith("the table has no savepoints; or give a time")
+    assert caught.value.hint.startswith("the table has no savepoints; or use a time")
     with pytest.raises(NotFound, match="no savepoint") as caught:
         table.release_savepoint("release-1.0")
     assert caught.value.hint == "the table has no savepoints", "a time or a cut cannot be released"

@@ -125,7 +125,7 @@ def refuse(table: Table, writer: Writer, rows: pa.Table, *words: str) -> Invalid
         ({"money": pa.array([None, None], pa.decimal128(13, 2))}, ["'money'", "decimal128(13, 2)", "decimal(12,2)"]),
         ({"money": pa.array([None, None], pa.decimal128(12, 3))}, ["'money'", "decimal128(12, 3)"]),
         ({"at": pa.array([NOW.replace(tzinfo=None)] * 2)}, ["'at'", "timestamp", "time zone"]),
-        ({"local": pa.array([NOW, NOW], pa.timestamp("us", "UTC"))}, ["'local'", "takes no time zone"]),
+        ({"local": pa.array([NOW, NOW], pa.timestamp("us", "UTC"))}, ["'local'", "remove the time zone"]),
         ({"at": pa.array([1, 2], pa.timestamp("ns", "UTC"))}, ["'at'", "does not fit", "microsecond"]),
         ({"day": pa.array([NOW, NOW], pa.timestamp("us", "UTC"))}, ["'day'", "date"]),
         ({"rate": pa.array([float("nan"), 1.0])}, ["'rate'", "NaN in an ordering column in 1 of 2 rows", "row 0"]),

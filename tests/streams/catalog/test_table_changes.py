@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[Parts, str, str]] = {
         "properties of group 'order' cannot be changed",
         "add a group",
     ),
-    "dropped group": ([{"group.order": None}], "column status: the column is in no group", ""),
+    "dropped group": ([{"group.order": None}], "column status: the column is not in a group", ""),
     "new group": ([{"group.tip": "tip"}], "property group.tip: there is no 'tip'", "known"),
     "stream": ([{"stream.orders": "order,click"}], "stream 'orders' cannot be changed", "another stream"),
     "dropped stream": ([{"stream.orders": None}], "no stream writes the group", "add the group"),

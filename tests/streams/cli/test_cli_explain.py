@@ -50,7 +50,7 @@ def test_json_is_one_object_of_the_wanted_snapshot(table: Table) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("--key", "7"), 1, "no row with key id=7"),
+        (("--key", "7"), 1, "neither a row nor a delete with key id=7"),
         (("--key", "one"), 2, "'one' is not a bigint"),
         (("--key", "id=1", "--key", "id=2"), 2, "column 'id' twice"),
         (("--key", "1", "--as-of", "nothing"), 1, "no savepoint 'nothing'"),
@@ -75,7 +75,7 @@ def test_a_key_of_several_columns_is_given_by_name(tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["row"] == {"day": "2026-01-02", "code": "0a", "v": "x"}
     missing = weft("explain", table.uri, "--key", "code=0a")
     assert missing.exit_code == 2
-    assert "--key lacks column day" in missing.stderr
+    assert "--key has no value for column day" in missing.stderr
     unnamed = weft("explain", table.uri, "--key", "0a")
     assert unnamed.exit_code == 2
-    assert "names no key column" in unnamed.stderr
+    assert "does not name a key column" in unnamed.stderr

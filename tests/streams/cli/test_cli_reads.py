@@ -60,7 +60,7 @@ def test_with_json_only_json_lines_are_printed(table: Table) -> None:
         (("--since", "nothing"), 1, "no savepoint 'nothing'"),
         (("--since", "2026-11-20T10:30:00"), 2, "has no zone"),
         (("--since", "start", "--columns", "zz"), 1, "no column 'zz'"),
-        (("--since", "start", "--until", "cut:1:1:"), 1, "not after it"),
+        (("--since", "start", "--until", "cut:1:1:"), 1, "is not after the first"),
         ((), 2, "--since"),
     ],
 )

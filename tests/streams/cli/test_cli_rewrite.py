@@ -103,7 +103,7 @@ def test_a_time_to_live_is_set_and_applied(table: Table) -> None:
 
 @pytest.mark.parametrize(
     ("assignment", "words"),
-    [("status", "is no assignment"), ("= 1", "is no assignment"), ("id = 1", "key"), ("none = 1", "none")],
+    [("status", "is not an assignment"), ("= 1", "is not an assignment"), ("id = 1", "key"), ("none = 1", "none")],
 )
 def test_what_is_refused_before_spark_starts(table: Table, assignment: str, words: str) -> None:
     refused = weft("rewrite", table.uri, "--set", assignment.replace("id", table.schema.key[0]), "--yes")

@@ -176,7 +176,7 @@ def test_undo_rolls_back_one_stream(table: Table) -> None:
     assert weft("undo", table.uri, "orders", "--since", "yesterday", "--yes").exit_code == 2
     future = weft("undo", table.uri, "orders", "--since", "9000-01-01T00:00:00Z", "--yes")
     assert future.exit_code == 2
-    assert "give a time in the past" in future.stderr
+    assert "use a time in the past" in future.stderr
 
 
 def test_show_prints_live_writers_and_their_last_heartbeats(table: Table) -> None:

@@ -81,7 +81,7 @@ def test_check_doctor_and_show_see_what_became_of_the_referenced_tables(shop: Sh
         "table.config.references.customer.table:",
         "table.config.references.product:",
     ]
-    assert "another table is at ../products" in problems[1]
+    assert "the table at ../products is not the one" in problems[1]
     found = [json.loads(line) for line in weft("doctor", path, "--sample", "0", "--json").stdout.splitlines()]
     assert [each["text"] for each in found if each["check"] == "references"] == problems
     assert "references.customer.table: there is no" in weft_output("show", shop.orders.uri).replace("\n", " ")

@@ -309,7 +309,7 @@ def test_a_batch_of_changes(spark: SparkSession, table: Table) -> None:
     )
     assert read(changes_since="earliest", columns="status", require="payment") == []
     assert read(changes_since="end", changes_until="end") == []
-    with pytest.raises(AnalysisException, match="is not after it"):
+    with pytest.raises(AnalysisException, match="is not after the first"):
         read(changes_since="end", changes_until=start)
 
 

@@ -109,7 +109,7 @@ def test_comparing_whole_file_groups_gives_the_same_changes(story: Story, seed: 
             world.run([step])
         since, until = chance.choice(cuts), str(world.table.snapshot().cut)
         by_keys = got(world.table.schema, world.table.changes(since, until, before=True))
-        patch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+        patch.setattr(changes, "_touched_groups", lambda since, until, _: changes._whole_groups(since, until))
         table = tuned(world.table, change_task_bytes=chance.choice([0, 2_000]))
         assert got(table.schema, table.changes(since, until, before=True)) == by_keys
 
@@ -132,7 +132,7 @@ def test_divided_file_groups_give_the_same_changes(story: Story, seed: int, boun
             answer = got(schema, whole.changes(since, until, require=require, before=True))
             assert got(schema, divided.changes(since, until, require=require, before=True)) == answer
             with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+                inner.setattr(changes, "_touched_groups", lambda since, until, _: changes._whole_groups(since, until))
                 assert got(schema, divided.changes(since, until, require=require, before=True)) == answer
 
 

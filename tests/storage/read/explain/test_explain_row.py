@@ -199,7 +199,7 @@ def test_the_answer_as_a_table_has_the_declared_columns(table: Table) -> None:
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("1", "string was given for int64"),
+        ("1", "string is not int64"),
         (None, "null"),
         ((1, 2), "has 2 values"),
         ({"order": 1}, "the key has the columns order"),
@@ -215,7 +215,7 @@ def test_a_key_that_does_not_fit_the_table_is_refused(table: Table, key: Any, me
 def test_a_key_of_which_nothing_is_stored_and_an_expired_snapshot_are_refused(table: Table) -> None:
     append(table, orders(1))
     snapshot = table.snapshot()
-    with pytest.raises(NotFound, match="no row with key id=2"):
+    with pytest.raises(NotFound, match="neither a row nor a delete with key id=2"):
         snapshot.explain(2)
     table.compact()
     append(table, orders(1, ts=2))

@@ -415,7 +415,7 @@ def test_changes_between_two_cuts_divide_a_large_file_group(
     expected = read_bag(changes_since(hot, since))
     assert len(changes_since(hot, since).tasks) == 1
     if not by_keys:
-        monkeypatch.setattr(changes, "_by_keys", lambda since, until, _: changes._whole(since, until))
+        monkeypatch.setattr(changes, "_touched_groups", lambda since, until, _: changes._whole_groups(since, until))
     scan = changes_since(hot, since, change_task_bytes=3_000)
     assert len(scan.tasks) > 5
     assert {task.touched is not None for task in scan.tasks} == {by_keys}

@@ -42,7 +42,7 @@ def table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ta
     """12 partitions with slices, of which some have newer slices, logs or folds; and one with logs only."""
     tune(monkeypatch, small_group_bytes=request.param)
     monkeypatch.setattr(newest_slices, "PART_SLICES", 2)
-    monkeypatch.setattr(plan_scan, "FEWEST_PARTS", 2)
+    monkeypatch.setattr(plan_scan, "MIN_PARTS", 2)
     table = Table.create(new_uri(), CONFIG)
     append(table, range(DAYS), 1)
     table.compact()

@@ -198,7 +198,7 @@ def test_bound_rows_are_used_where_the_changes_can_be_told(name: str, used: bool
 
 
 def test_a_worker_that_finds_the_bound_snapshot_expired_reads_the_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_rows, "KEPT", KeptRows(0))
+    monkeypatch.setattr(reference_rows, "KEPT_ROWS", KeptRows(0))
     shop = Shop()
     reader = Reader(shop)
     for step in [*FIRST, ("crm", 0, "A", 2, "upsert")]:
@@ -244,9 +244,9 @@ def test_few_rows_that_are_large_are_not_sent(monkeypatch: pytest.MonkeyPatch) -
 
 
 def _tells(without: str) -> Callable[[Cut, SnapshotFiles], bool]:
-    """`bound_rows.can_tell` without one of its conditions."""
+    """`bound_rows.has_all_changed_keys` without one of its conditions."""
 
-    def can_tell(bound: Cut, later: SnapshotFiles) -> bool:
+    def has_all_changed_keys(bound: Cut, later: SnapshotFiles) -> bool:
         state = later.state
         conditions = {
             "part": bound.table <= later.at.table and cut.within(start_of(bound, state), later.at.lanes),
@@ -256,7 +256,7 @@ def _tells(without: str) -> Callable[[Cut, SnapshotFiles], bool]:
         }
         return all(holds for name, holds in conditions.items() if name != without)
 
-    return can_tell
+    return has_all_changed_keys
 
 
 def _without_deleted(schema: Any, changed: Any, rows: pa.Table) -> Newer:
@@ -266,12 +266,12 @@ def _without_deleted(schema: Any, changed: Any, rows: pa.Table) -> Newer:
 @pytest.mark.parametrize(
     ("target", "broken", "story"),
     [
-        ("can_tell", _tells("restored"), "a restore"),
-        ("can_tell", _tells("restored"), "an undo"),
-        ("can_tell", _tells("rewritten"), "a rewrite"),
-        ("can_tell", _tells("rewritten"), "an erase"),
-        ("can_tell", _tells("schema"), "another default"),
-        ("can_tell", _tells("part"), "an earlier cut after a later one"),
+        ("has_all_changed_keys", _tells("restored"), "a restore"),
+        ("has_all_changed_keys", _tells("restored"), "an undo"),
+        ("has_all_changed_keys", _tells("rewritten"), "a rewrite"),
+        ("has_all_changed_keys", _tells("rewritten"), "an erase"),
+        ("has_all_changed_keys", _tells("schema"), "another default"),
+        ("has_all_changed_keys", _tells("part"), "an earlier cut after a later one"),
         ("_changed_keys", lambda *_: ({"id": pa.array([], pa.int64())}, {}), "a customer changes"),
         ("Newer.followed_by", lambda _, later: later, "customers change one after the other"),
     ],

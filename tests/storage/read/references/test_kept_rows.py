@@ -97,7 +97,7 @@ def table_config(columns: Mapping[str, str]) -> dict[str, Any]:
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    monkeypatch.setattr(reference_rows, "KEPT", KeptRows(1 << 20))
+    monkeypatch.setattr(reference_rows, "KEPT_ROWS", KeptRows(1 << 20))
     monkeypatch.setattr("weft.storage.read.references.bound_rows.MOST_SHARE", 1e9)
     monkeypatch.setattr(reference_rows, "LOOK_UP_ROWS", 0)  # a look-up by key reads no other rows
     made = Shop(tmp_path, {"customer": CUSTOMER})

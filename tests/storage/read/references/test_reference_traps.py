@@ -178,19 +178,21 @@ def test_another_table_at_the_location_of_a_referenced_table_is_not_taken_for_it
     for _ in range(2):
         for as_of in cuts:
             assert shop.rows("customer_id", as_of=as_of) == [(1, 1)]
-            with pytest.raises(NotFound, match=r"reference 'customer': another table is at \.\./customers") as raised:
+            with pytest.raises(
+                NotFound, match=r"reference 'customer': the table at \.\./customers is not the one"
+            ) as raised:
                 shop.rows("customer_name", as_of=as_of)
             assert "drop the reference and add it again" in raised.value.hint
         shop.customer(1, "another Ann")
         shop.customer(1, "another Ann")
     with pytest.raises(Conflict, match="reference 'customer' already exists, to another table"):
         shop.orders.add_reference("customer", "../customers", "customer_id", columns=["name", "tier"])
-    with pytest.raises(NotFound, match="another table"):
+    with pytest.raises(NotFound, match="is not the one that the reference"):
         shop.orders.savepoint("kept")
     shop.orders.add_reference("second", "../customers", "order_id", columns=["name"])
     assert shop.rows("second_name") == [(1, "another Ann")]
     before = str(shop.orders.snapshot().cut)
-    with pytest.raises(NotFound, match="another table"):
+    with pytest.raises(NotFound, match="is not the one that the reference"):
         shop.rows("customer_name", "second_name")
     shop.orders.drop_reference("customer")
     shop.orders.add_reference("customer", "../customers", "customer_id", columns=["name", "tier"])

@@ -119,7 +119,7 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "deletes that do not go together": (
         lambda t: t.add_stream("x", ["order"], on_delete="group"),
         InvalidInput,
-        "streams.x.on_delete: 'group', but stream 'orders' deletes 'row'",
+        "streams.x.on_delete: 'group', but stream 'orders', which also writes group",
     ),
     "a stream of no group": (lambda t: t.add_stream("x", []), InvalidInput, "streams.x.groups: is empty"),
     "a stream of an unknown group": (lambda t: t.add_stream("x", ["y"]), InvalidInput, "there is no 'y'"),
@@ -136,9 +136,13 @@ REFUSED: Mapping[str, tuple[Callable[[Table], object], type[TableError], str]] =
     "another scale": (lambda t: t.widen_column("price", "decimal(12,4)"), InvalidInput, "is not a wider form of it"),
     "a nested type": (lambda t: t.widen_column("tags", "array<bigint>"), InvalidInput, "is not a wider form of it"),
     "default: no such column": (lambda t: t.set_default("nope", 1), NotFound, "no column 'nope'"),
-    "default: of a key": (lambda t: t.set_default("id", 1), InvalidInput, "a key column takes no default"),
+    "default: of a key": (lambda t: t.set_default("id", 1), InvalidInput, "a key column cannot have a default"),
     "default: of another type": (lambda t: t.set_default("paid", True), InvalidInput, "True is not a double"),
-    "default: of a nested type": (lambda t: t.set_default("tags", [1]), InvalidInput, "nested columns take no default"),
+    "default: of a nested type": (
+        lambda t: t.set_default("tags", [1]),
+        InvalidInput,
+        "nested columns cannot have a default",
+    ),
 }
 
 
