@@ -36,7 +36,7 @@ from weft.streams.letters.retention import Retention
 from weft.streams.pipeline.file.letter_places import load_letter_places, retentions_of
 from weft.streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation
 from weft.streams.pipeline.file.pipeline import is_pipeline, load_settings
-from weft.streams.pipeline.file.reference_retention import read_kept, shorter_retentions
+from weft.streams.pipeline.file.reference_retention import read_retention, retention_warnings
 from weft.streams.pipeline.file.table_list import list_tables
 from weft.streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
 from weft.streams.pipeline.run.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
@@ -134,14 +134,14 @@ def serve(
 
 def _compare_retentions(loaders: Mapping[str, Callable[[], TableSettings]]) -> None:
     """Print which tables refer to others of them that keep their snapshots for a shorter time."""
-    found = {}
+    retentions = {}
     for load in loaders.values():
         with contextlib.suppress(TableError):  # the rounds of the table report it
             settings = load()
             if settings.clean is not None:
-                uri, kept = read_kept(settings.location, settings.clean.retain)
-                found[uri] = kept
-    for text in shorter_retentions(found):
+                uri, retention = read_retention(settings.location, settings.clean.retain)
+                retentions[uri] = retention
+    for text in retention_warnings(retentions):
         errors.print(text, style="yellow", soft_wrap=True)
 
 

@@ -56,7 +56,7 @@ def check_registry(writer: WriterSpec, findings: Findings) -> None:
 
 
 def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> None:
-    """The operations that the brokers allow this login; brokers without an authorizer allow all."""
+    """Check that the brokers allow this login to read. Brokers without an authorizer allow everything."""
     check = f"{where}.permissions"
     try:
         client = AdminClient({"log_level": 2, **options.kafka})
@@ -79,7 +79,7 @@ def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> N
 
 
 def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
-    """The names of operations; None if the brokers did not answer this."""
+    """The names of operations; None if the brokers did not return them."""
     return None if operations is None else frozenset(operation.name for operation in operations)
 
 

@@ -27,7 +27,7 @@ def check_machine(pipeline: Pipeline, settings: Iterable[dict[str, str]], findin
 
     Args:
         pipeline: The pipeline.
-        settings: Spark settings of each Spark application that would be started; without any Java is not needed.
+        settings: Spark settings of each Spark application that would be started; empty if none needs Java.
         findings: Gets the findings.
     """
     applications = list(settings)
@@ -65,12 +65,14 @@ def _check_python(spark_settings: dict[str, str], report: Findings) -> None:
         process = subprocess.run(  # noqa: S603 - Spark would start it too
             [program, "-c", _ASK_PYTHON], capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False
         )
-        version, own = process.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
+        version, driver_version = process.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["it ends without a message"])[-1]
             report.problem(PYTHON, f"{python} cannot run tasks: {last}", "install weft there, or choose another Python")
-        elif version != own:
-            report.problem(PYTHON, f"{python} is Python {version}, the driver {own}", "both need the same version")
+        elif version != driver_version:
+            report.problem(
+                PYTHON, f"{python} is Python {version}, the driver {driver_version}", "both need the same version"
+            )
         else:
             report.ok(PYTHON, f"{python} is Python {version}, and has weft")
 

@@ -21,9 +21,8 @@ from weft.streams.pipeline.file.model import WriterSpec
 from weft.streams.pipeline.file.pipeline import Pipeline
 
 SKEW_SECONDS: Final = 5.0
-TOO_MUCH_SKEW_SECONDS: Final = (
-    60.0  # from here on times cannot order commits (`weft.storage.table_facts.clock_lead_ms`)
-)
+TOO_MUCH_SKEW_SECONDS: Final = 60.0
+"""With more skew, times cannot order commits (`weft.storage.table_facts.clock_lead_ms`)."""
 STORES: Final = "storage/STORES.md lists stores that have it"
 
 

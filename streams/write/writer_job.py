@@ -29,9 +29,9 @@ from weft.streams.pipeline.run.writer_outage import (
     await_registry,
     await_source,
     await_store,
+    report_missing_topics,
     tell_brokers,
     tell_executors,
-    tell_topics,
     unreachable,
 )
 from weft.streams.write.writer_progress import Progress
@@ -131,7 +131,7 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
             error_code=getattr(failure, "code", ""),
         )
         if is_outage(failure) and pipeline is not None:
-            outages.began(unreachable(failure, pipeline, options.writer), describe(failure))
+            outages.report_outage(unreachable(failure, pipeline, options.writer), describe(failure))
         # A run that ends by itself has waited for the topic as long as it may.
         return Ending.REFUSED if options.once and isinstance(failure, TopicMissing) else ending_of(failure)
     if stop:
@@ -189,7 +189,7 @@ def _run(
                     waits=partial(tell_brokers, outages, writer),
                     starved=partial(tell_executors, outages, executors),
                     skipped=SKIPPED.total,
-                    lacks=partial(tell_topics, outages, writer),
+                    lacks=partial(report_missing_topics, outages, writer),
                 )
                 upkeep = None if once else upkeep_of(pipeline, reporter, stop)
                 before = reporter.report.progress

@@ -1,10 +1,10 @@
-"""The services of a pipeline, each a process: compaction (with folding), time to live, publishing, and cleaning.
+"""Runs a service of a pipeline in a process: compaction (with folding), time to live, publishing, or cleaning.
 
     python -m weft.streams.pipeline.run.services PIPELINE [--service compaction|ttl|publish|clean] [--once]
 
 A service works with Arrow in its process, without Spark; `weft.streams.write.cluster_job` compacts on a cluster.
-Writers never wait for a service, and it may be killed at any time: unpublished files of a compaction are garbage, and
-the next cleaning continues where one was killed. On SIGTERM the current round is finished.
+Writers never wait for a service, and it may be killed at any time: cleaning deletes unpublished files of a compaction,
+and the next cleaning continues where one was killed. On SIGTERM the current round is finished.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("pipeline")
     parser.add_argument("--service", choices=(COMPACTION, TTL, PUBLISH, CLEAN), default=COMPACTION)
     parser.add_argument("--once", action="store_true", help="one round, then end; compaction: whatever has logs")
-    given = parser.parse_args(arguments)
-    return run_service(given.pipeline, given.service, stop, reporter, once=given.once)
+    options = parser.parse_args(arguments)
+    return run_service(options.pipeline, options.service, stop, reporter, once=options.once)
 
 
 def run_service(
@@ -77,15 +77,15 @@ def run_service(
     once: bool,
     executor: Callable[[Pipeline], AbstractContextManager[Execute | None]] = lambda _: nullcontext(),
 ) -> int:
-    """Run a service until told to stop.
+    """Run a service until it has to stop.
 
     Args:
         path: The pipeline file.
         service: Its name.
         stop: Set to stop after the round in progress.
         reporter: Reports what the service does.
-        once: One round: compact whatever has logs, expire, publish, or clean.
-        executor: Opens the place where compaction works; None in the block: in this process.
+        once: Run one round only: compact whatever has logs, expire, publish, or clean.
+        executor: Opens the executor of compaction tasks; None in the block means this process.
 
     Returns:
         The exit code of the process.
@@ -104,12 +104,12 @@ def run_service(
         stored = StoredReports(table.env.store, pipeline.service_name(service), reporter.report)
         reporter.follow(stored.write)
         with executor(pipeline) as execute:
-            every, work = _service(service, pipeline, table, reporter, execute, once=once)
+            every, run_round = _service(service, pipeline, table, reporter, execute, once=once)
             if once:
-                work()
+                run_round()
                 reporter.update(**after_round(None))
             else:
-                repeat(stop, every, work, reporter, what)
+                repeat(stop, every, run_round, reporter, what)
     except Exception as error:
         traceback.print_exc()
         reporter.update(doing="failed", message=describe(error))
@@ -140,13 +140,13 @@ def _service(
     return compaction.every, lambda: compact_round(table, None if once else compaction, reporter, execute)
 
 
-def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, store: str = "the store") -> None:
+def repeat(stop: StopSignal, every: float, run_round: Round, reporter: Reporter, store: str = "the store") -> None:
     """Run rounds until the service has to stop. Wait for outages of the store to end.
 
     Args:
         stop: Set when the service has to stop.
         every: Seconds from the start of one round to the start of the next.
-        work: The round.
+        run_round: Runs a round.
         reporter: Reports failed rounds and outages.
         store: Name of the store, for the report of an outage.
 
@@ -154,20 +154,20 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
         Exception: The error of the last round, after `MAX_FAILURES` consecutive failed rounds. Outages do not count.
     """
     outages = JobOutages(reporter, stop)
-    failures = silences = 0
+    failures = outages_in_a_row = 0
     delay = 0.0
     while not stop.wait(delay):
         started = time.monotonic()
         try:
-            work()
+            run_round()
         except Exception as error:
             if is_outage(error):
-                silences += 1
-                outages.began(store, describe(error))
-                delay = max(every, pause_seconds(silences))
+                outages_in_a_row += 1
+                outages.report_outage(store, describe(error))
+                delay = max(every, pause_seconds(outages_in_a_row))
                 reporter.update(**after_round(delay))
                 continue
-            outages.ended(store)
+            outages.report_end(store)
             failures += 1
             if failures >= MAX_FAILURES:
                 raise
@@ -177,14 +177,18 @@ def repeat(stop: StopSignal, every: float, work: Round, reporter: Reporter, stor
             reporter.update(doing="waiting", message=message, **after_round(pause))
             delay = pause
         else:
-            failures = silences = 0
-            outages.ended(store)
+            failures = outages_in_a_row = 0
+            outages.report_end(store)
             delay = max(0.0, every - (time.monotonic() - started))
             reporter.update(progress=reporter.report.progress + 1, **after_round(delay))
 
 
 def after_round(pause_seconds: float | None) -> dict[str, Any]:
-    """The changes to the report after a round; None if no other one follows."""
+    """The changes to the report after a round.
+
+    Args:
+        pause_seconds: Time until the next round; None if there is no next round.
+    """
     now_ms = time.time_ns() // 1_000_000
     following = None if pause_seconds is None else now_ms + round(pause_seconds * 1000)
     return {"round_at_ms": now_ms, "next_round_at_ms": following}
@@ -193,7 +197,7 @@ def after_round(pause_seconds: float | None) -> dict[str, Any]:
 def compact_round(
     table: Table, section: CompactionSection | None, reporter: Reporter, execute: Execute | None = None
 ) -> None:
-    """Compact and fold what is due, see `compaction_steps`, and report after each step what is left."""
+    """Compact and fold what is due, see `compaction_steps`, and report the remaining bytes after each step."""
     from weft.storage.services.steps.steps import finish
 
     def on_step(size: int) -> None:
@@ -210,14 +214,14 @@ def compaction_steps(
     execute: Execute | None = None,
     on_plan: Callable[[Snapshot], None] = lambda _: None,
 ) -> Steps[None]:
-    """Compact what is due (everything, without a section), fold if due, and report, in steps.
+    """The steps that compact what is due (everything, without a section), fold if due, and report.
 
     Args:
         table: The table.
         section: Says what is due.
         reports: Where to report what was done.
         execute: Where the work is done; in this process by default.
-        on_plan: Called with the snapshot of the table in which the compaction has found what is due.
+        on_plan: Called with the snapshot from which the compaction was planned.
 
     Yields:
         Stored bytes that each step read. The first steps of compaction and of fold only plan: their 0 comes when
@@ -265,7 +269,7 @@ def after_fold(last: Report, result: FoldResult) -> dict[str, Any]:
 
 
 def after_clean(last: Report, result: CleanResult, letter_files: int = 0) -> dict[str, Any]:
-    """The changes to the report after a clean, which also deleted a number of files of dead letters."""
+    """The changes to the report after a clean, and after the deletion of files of dead letters."""
     message = f"{counted(result.files, 'file')}, {result.bytes / 1e6:.1f} MB deleted"
     if result.archived:
         message += f", {counted(result.archived, 'entry')} archived"
@@ -333,11 +337,11 @@ def after_expiry(last: Report, result: ExpiryResult) -> dict[str, Any]:
 
 
 def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, once: bool = False) -> None:
-    """Publish the base files to the targets whose turn it is, and report.
+    """Publish the base files to the targets that are due, and report.
 
     Args:
         table: The table.
-        publisher: Publishes, and knows what is published already.
+        publisher: Publishes, and remembers what is published already.
         reporter: Reports what was published, and why a target is not up to date.
         once: Whether the first error of a target is raised; otherwise the next rounds try again.
     """
@@ -350,7 +354,7 @@ def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, onc
 
 
 def clean_round(table: Table, section: CleanSection, reports: Reports, letters: Sequence[Retention] = ()) -> int:
-    """Delete what is not needed any more, and dead letters that are old enough; report, and return how many files."""
+    """Delete files that are not needed any more, and old dead letters; report, and return the number of files."""
     from weft.storage.operations.clean import clean_table
 
     reports.update(doing="cleaning")

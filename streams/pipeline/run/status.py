@@ -1,7 +1,7 @@
 """How a job reports to its supervisor, and how it notices that the supervisor has ended.
 
 A job is an operating-system process started by `weft.streams.pipeline.run.supervisor`. Between the two:
-    status pipe    job -> supervisor, one JSON line per report; reports hold totals, so a lost report loses nothing
+    status pipe    job -> supervisor, one JSON line per report; reports have totals, so a lost report does no harm
     lifeline pipe  never written to; it closes when the supervisor ends for whatever reason, and the job stops then
     exit code      why the job ended (`Ending`), which decides whether it is restarted
 Environment variables name both pipes. A job that is started by hand reports to its standard output. This module
@@ -61,13 +61,13 @@ class Report:
         progress: Grows with each committed batch, each check of a source that has nothing new, and each round of a
             service. A run in which it did not grow counts as failed, however long it lasted.
         waiting_for: What does not answer, such as "the broker 127.0.0.1:9092"; empty if the job does not wait.
-        waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
+        waiting_since_ms: Time of the first request without an answer; None if the job does not wait.
         tombstones: Messages without a value that were skipped.
-        due_bytes: Stored bytes that were due for compaction or a fold at the last look; None if that is not known.
+        due_bytes: Stored bytes that were due for compaction or a fold when last measured; None if that is not known.
         stored_bytes: Stored bytes of what was committed, or of what a service read.
         deletes: Delete events among the rows.
         rows_ignored: Rows without effect, which are not stored: ignored deletes, upserts without an ordering value.
-        rows_unordered: The upserts without any ordering value among ``rows_ignored``; nobody wants them.
+        rows_unordered: The upserts without any ordering value among ``rows_ignored``; usually a mistake.
         late: Events below the watermark of their lane when they were stored; 0 without a lateness.
         skipped_offsets: Offsets that Kafka did not have any more when a batch was planned.
         batch_counts: Number of batches by duration, see `BATCH_BOUNDS`; empty before the first batch.
@@ -77,21 +77,21 @@ class Report:
         unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
             before the first one.
         expired_rows: Rows that were removed because they were older than the time to live of the table.
-        forgotten_deletes: Deletes that were, and rows that a delete hid.
+        forgotten_deletes: Deletes, and rows hidden by deletes, that were removed for the same reason.
         expired_at_ms: Time of the last expiry that ended; None before the first one.
         publications: Publications that changed a published table.
         published_at_ms: Time when all published tables were last known to show all base files; None before.
         trigger_seconds: Shortest time from the start of one batch to the next; None if the job is not a writer.
-        publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
+        publish_seconds: Time between two rounds of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
         round_at_ms: End of the last round of a service; None before the first one.
         next_round_at_ms: When its next round begins; None if that is not known.
         error_code: Code of the error that ended the job (`weft.storage.errors.TableError.code`); empty for none.
         steady: Whether the job now reports every second, so that silence means that it hangs.
-        delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
-            there is none. None without back-pressure.
-        read_amplification: Bytes that a read of the table fetched at that look, divided by those of its base; None if
-            the look failed, and without back-pressure.
+        delay_seconds: Wait before each batch because reads of the table cost too much, as last measured; 0 if there is
+            no wait. None without back-pressure.
+        read_amplification: Bytes that a read of the table fetches, divided by those of its base, as last measured; None
+            if the measurement failed, and without back-pressure.
         waited_seconds: Duration of all such waits.
         note: What a writer does besides writing (`weft.streams.write.upkeep`), or why it slows down; empty if nothing.
     """
@@ -178,8 +178,8 @@ def encode_report(report: Report) -> bytes:
         note=shortened(report.note, NOTE_CHARS),
         publish_problem=shortened(report.publish_problem, NOTE_CHARS),
     )
-    left = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
-    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))
+    available_bytes = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
+    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, available_bytes // _ESCAPED_BYTES)))
     line = _compact(report)
     assert len(line) <= _LINE_BYTES, "all fields have a bounded length"
     return line
@@ -238,7 +238,7 @@ class Reporter:
         return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"), on_report)
 
     def follow(self, on_report: Callable[[Report], None]) -> None:
-        """Call a function with each later report, too; see the class."""
+        """Call another function, too, with each later report."""
         before = self._on_report
 
         def both(report: Report) -> None:
@@ -303,10 +303,10 @@ class StopSignal:
         self._is_set = True
         self._wakeups.put(None)
         if self._ends_at_once:
-            os._exit(0)  # of the supervisor's process group nothing is left then; a JVM without one ends by itself
+            os._exit(0)  # the supervisor kills the rest of the process group; without one, a JVM ends by itself
 
     def started(self) -> None:
-        """From now on the job itself looks whether it has to stop."""
+        """Stop ending the process at once: from now on the job itself checks this signal."""
         self._ends_at_once = False
 
     def __bool__(self) -> bool:

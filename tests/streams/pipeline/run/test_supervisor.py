@@ -168,7 +168,7 @@ from weft.streams.pipeline.run.status import Reporter
 starts = Path({str(starts)!r})
 starts.write_text((starts.read_text() if starts.exists() else "") + "x")
 if len(starts.read_text()) <= 8:
-    JobOutages(Reporter.from_environment(), None).began("the broker b:1", "no answer")
+    JobOutages(Reporter.from_environment(), None).report_outage("the broker b:1", "no answer")
     raise SystemExit({int(Ending.UNAVAILABLE)})
 """
     supervisor = supervise(job(away))
