@@ -94,10 +94,10 @@ def _look_at_messages(
     with progress("looking at messages", quiet=quiet):
         found = check_messages(writers, schema)
     out.print(locate_problems(out.pipeline.absolute(), found.warnings), warning=True)
-    for name, source in found.looked.items():
+    for name, source in found.checked.items():
         out.note(f"{name}: fields were compared with {source}")
-    for reason in dict.fromkeys(found.not_looked.values()):
-        names = [name for name, other in found.not_looked.items() if other == reason]
+    for reason in dict.fromkeys(found.unchecked.values()):
+        names = [name for name, other in found.unchecked.items() if other == reason]
         text = f"{', '.join(names)}: messages were not looked at: {reason}"
         if found.unreachable.isdisjoint(names):
             out.note(text)

@@ -20,8 +20,8 @@ from weft.streams.pipeline.file.model import FilesSection, KafkaSection, Pipelin
 from weft.streams.pipeline.file.pipeline import kafka_options, read_fields
 from weft.streams.pipeline.file.pipeline_file import read_file, resolve_location
 from weft.streams.pipeline.file.yaml_comments import dump
-from weft.streams.pipeline.infer.infer import Fields, Proposal, propose
-from weft.streams.pipeline.infer.infer_key import Messages, propose_fields
+from weft.streams.pipeline.infer.infer_key import Fields, Messages, propose_fields
+from weft.streams.pipeline.infer.proposal import Proposal, propose
 
 infer_command = typer.Typer()
 

@@ -67,11 +67,11 @@ def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> N
         )
         operations = {name: _names(answer.result().authorized_operations) for name, answer in answers.items()}
     except (KafkaException, ValueError) as error:
-        report.skipped(check, f"the brokers do not say what is allowed: {error}")
+        report.skipped(check, f"the brokers do not report permissions: {error}")
         return
     for topic, allowed in operations.items():
         if allowed is None:
-            report.skipped(check, f"the brokers do not say what is allowed on {topic}")
+            report.skipped(check, f"the brokers do not report the permissions on {topic}")
         elif READ.isdisjoint(allowed):
             report.problem(check, f"this login may not read topic {topic}", "allow it the operation Read on the topic")
         else:

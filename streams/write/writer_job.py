@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Final
 
 from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
 from weft.streams.pipeline.run.outage import JobOutages
-from weft.streams.pipeline.run.status import Reporter, StopSignal, end_process
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.stop_signal import StopSignal, end_process
 from weft.streams.pipeline.run.writer_outage import (
     await_registry,
     await_source,
     await_store,
+    report_brokers,
+    report_executors,
     report_missing_topics,
-    tell_brokers,
-    tell_executors,
     unreachable,
 )
 from weft.streams.write.writer_progress import Progress
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from weft.streams.pipeline.file.pipeline import Pipeline, WriterSpec
     from weft.streams.pipeline.run.lag import LagMeter
-    from weft.streams.pipeline.run.status import Report
+    from weft.streams.pipeline.run.report import Report
     from weft.streams.write.resume import ResumePoint
     from weft.streams.write.upkeep import Upkeep
 
@@ -186,8 +187,8 @@ def _run(
                     reporter,
                     writer.trigger_seconds,
                     meter,
-                    waits=partial(tell_brokers, outages, writer),
-                    starved=partial(tell_executors, outages, executors),
+                    waits=partial(report_brokers, outages, writer),
+                    starved=partial(report_executors, outages, executors),
                     skipped=SKIPPED.total,
                     lacks=partial(report_missing_topics, outages, writer),
                 )

@@ -1,20 +1,17 @@
-"""Checks the writers of a pipeline against the schema of its table. Pure; errors name the field."""
+"""Checks the writers and sections of a pipeline file against the schema of its table. Errors name the field."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from weft.storage.config.config_file import errors_at
-from weft.storage.config.table_config import build_schema, configuration
 from weft.storage.core.model import Stream
 from weft.storage.core.plan.watermarks import check_lateness
-from weft.storage.core.schema.evolution import widens
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.core.types import encode_scalar
-from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.publish.publication import columns_to_publish
 from weft.storage.services.inspect.references import ReferenceReport
 from weft.streams.pipeline.file.file_problems import WrongFile
@@ -49,7 +46,7 @@ def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[Invalid
     if stream is None:
         yield InvalidInput(
             f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
-            hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+            hint=f"choose one of {', '.join(streams)}; the default is the name of the writer",
         )
         return
     yield from _select_problems(writer, stream, schema)
@@ -67,7 +64,7 @@ def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInp
         if pipeline.ttl is not None:
             yield InvalidInput(
                 "ttl: the table has no time to live, so the service has nothing to do",
-                hint="weft alter set-ttl URI, or table.config.ttl of a new table; or remove the section",
+                hint="set one with weft alter set-ttl URI (a new table: in table.config.ttl), or remove the section",
             )
         return
     if pipeline.ttl is None:
@@ -83,7 +80,7 @@ def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInp
             if kept_ms is not None and writer.lateness > dt.timedelta(milliseconds=kept_ms):
                 yield InvalidInput(
                     f"writers.{writer.name}.lateness: {writer.lateness} is longer than the table's ttl.{what}, "
-                    f"{dt.timedelta(milliseconds=kept_ms)}: a late event may find its row or delete forgotten",
+                    f"{dt.timedelta(milliseconds=kept_ms)}: an event may arrive after its row or delete was removed",
                     hint=f"make ttl.{what} longer (weft alter set-ttl URI), or the lateness shorter",
                 )
 
@@ -107,8 +104,9 @@ def publish_problems(section: PublishSection | None, schema: TableSchema | None)
                 yield InvalidInput(f"publish.{name}.columns: {error.message}", hint=error.hint)
             if schema.overlays and target.columns is None:
                 yield InvalidInput(
-                    f"publish.{name}: the table may have overlays, and columns with newer values in them are refused",
-                    hint="weft alter set-overlays URI false; or name columns of groups that no overlay has",
+                    f"publish.{name}: the table may have overlays, and columns with newer values in an overlay cannot "
+                    "be published",
+                    hint="weft alter set-overlays URI false, or list columns of groups without overlays",
                 )
 
 
@@ -150,7 +148,7 @@ def _select_problems(writer: WriterSpec, stream: Stream, schema: TableSchema) ->
         if name not in columns and name not in _RESERVED_COLUMNS:
             yield InvalidInput(
                 f"{where}.{name}: stream {writer.stream!r} has no such column",
-                hint=f"its columns: {', '.join((*columns, '_op'))}",
+                hint=f"choose one of its columns: {', '.join((*columns, '_op'))}",
             )
     for key in schema.key:
         if key not in selected:
@@ -252,77 +250,3 @@ def exact_fields(writer: WriterSpec, schema: TableSchema) -> frozenset[str]:
     return frozenset(
         name for name in writer.message or {} if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", keys, re.IGNORECASE)
     )
-
-
-def check_same_table(pipeline: Pipeline, existing: TableSchema) -> None:
-    """Check that the existing table is the one that the file describes, now or before schema changes.
-
-    Raises:
-        Conflict: It is another table; the message names the fields and both values.
-    """
-    if pipeline.config is None:
-        return
-    described = build_schema(pipeline.config)
-    config = _comparable_config(described)
-    existing_config = _config_before_changes(existing, described, config)
-    differences = [text for part in config for text in _differences(part, config[part], existing_config[part])]
-    if differences:
-        raise Conflict(
-            f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: "
-            f"{'; '.join(differences)}",
-            hint="use that of the table, remove config, or write to another uri; weft alter changes the table",
-        )
-
-
-def _comparable_config(schema: TableSchema) -> dict[str, Any]:
-    """The configuration of a schema without its comments, to compare it with another one."""
-    config = configuration(schema)
-    del config["comment"]
-    for column in config["columns"].values():
-        del column["comment"]
-        column["default"] = encode_scalar(column["default"])  # NaN is equal to itself only as text
-    return config
-
-
-def _config_before_changes(existing: TableSchema, described: TableSchema, in_file: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the existing table without the schema changes that the file does not have yet."""
-    config = _comparable_config(existing)
-    columns, streams = config["columns"], config["streams"]
-    for column in existing.columns:
-        column_in_file = described.column_by_name.get(column.name)
-        if column_in_file is None and column.since > 1:
-            del columns[column.name]
-        elif column_in_file is not None and column.changed > 1:
-            columns[column.name]["default"] = in_file["columns"][column.name]["default"]
-            if widens(column_in_file.type, column.type):
-                columns[column.name]["type"] = in_file["columns"][column.name]["type"]
-    for group in config["groups"].values():
-        group["columns"] = [name for name in group["columns"] if name in columns]
-        group["functions"] = {name: function for name, function in group["functions"].items() if name in columns}
-    groups = config["groups"] = {name: group for name, group in config["groups"].items() if group["columns"]}
-    for stream in existing.streams:
-        streams[stream.name]["groups"] = [name for name in stream.groups if name in groups]
-        if stream.id > len(described.streams):  # streams that were added later have larger ids
-            del streams[stream.name]
-    references = {name: item for name, item in config["references"].items() if name in in_file["references"]}
-    for name, reference in references.items():
-        if not in_file["references"][name]["columns"]:  # a file may leave them out
-            reference["columns"] = []
-    # A file may say how many buckets the table was created with, before weft split.
-    buckets = in_file["buckets"] if existing.created_bits == described.bucket_bits else config["buckets"]
-    unset = {part: in_file[part] for part in ("ttl", "overlays", "index") if not in_file[part]}
-    return {**config, "references": references, "buckets": buckets, **unset}
-
-
-def _differences(where: str, in_file: Any, in_table: Any) -> list[str]:
-    """The differences between two values of a configuration, as texts. The order of a mapping counts, too."""
-    if not isinstance(in_file, dict) or not isinstance(in_table, dict):
-        return [] if in_file == in_table else [f"{where}: {in_file} in the file, {in_table} in the table"]
-    differences = [f"{where}.{name} is only in the file" for name in in_file if name not in in_table]
-    differences += [f"{where}.{name} is only in the table" for name in in_table if name not in in_file]
-    for name in in_file:
-        if name in in_table:
-            differences += _differences(f"{where}.{name}", in_file[name], in_table[name])
-    if not differences and list(in_file) != list(in_table):
-        differences.append(f"{where}: the table has another order: {', '.join(in_table)}")
-    return differences

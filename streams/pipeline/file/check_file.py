@@ -19,12 +19,13 @@ from weft.storage.errors import InvalidInput, NotFound, TableError
 from weft.storage.publish.targets import IcebergTarget
 from weft.storage.services.inspect.references import reference_reports
 from weft.streams.letters.letter_files import default_folder
-from weft.streams.pipeline.file.check import check_same_table, reference_problems, ttl_problems, writer_problems
+from weft.streams.pipeline.file.check import reference_problems, ttl_problems, writer_problems
 from weft.streams.pipeline.file.check_sources import source_problems
 from weft.streams.pipeline.file.file_problems import FileProblem, fields_of, locate_problems, parse_valid_fields
 from weft.streams.pipeline.file.model import Pipeline, PipelineConfig
 from weft.streams.pipeline.file.pipeline import SECTIONS, resolve, resolve_references
 from weft.streams.pipeline.file.pipeline_file import read_file
+from weft.streams.pipeline.file.same_table import check_same_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,8 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
     path = path.absolute()
     raw = read_file(path)
     problems: list[InvalidInput] = []
-    config = parse_valid_fields(
-        PipelineConfig, resolve_references(raw, path, environment, problems.append), SECTIONS, problems
-    )
+    content = resolve_references(raw, path, environment, problems.append)
+    config = parse_valid_fields(PipelineConfig, content, SECTIONS, problems)
     pipeline = schema = None
     if config is not None:
         pipeline = resolve(path, config, problems.append, fields_of(problems))
@@ -101,13 +101,11 @@ def _reference_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[Inv
         yield from reference_problems(pipeline, reports)
 
 
-def _publish_problems(
-    pipeline: Pipeline, schema: TableSchema, wrong_fields: AbstractSet[str]
-) -> Iterator[InvalidInput]:
+def _publish_problems(pipeline: Pipeline, schema: TableSchema, skipped: AbstractSet[str]) -> Iterator[InvalidInput]:
     """Why a publication could never work on this machine. Fields with a problem are not checked again."""
     for target in () if pipeline.publish is None else pipeline.publish.targets:
         where = f"publish.{'iceberg' if isinstance(target, IcebergTarget) else 'delta'}"
-        if not {where, f"{where}.columns"} & wrong_fields:
+        if not {where, f"{where}.columns"} & skipped:
             try:
                 target.check(schema)
             except (InvalidInput, NotFound) as error:

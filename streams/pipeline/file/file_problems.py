@@ -76,9 +76,7 @@ def locate_problems(path: Path, problems: Sequence[TableError]) -> list[FileProb
     unique = {problem.message: problem for problem in problems}
     for field in fields_of([problem for problem in problems if not problem.message.endswith(_MISSING)]):
         unique.pop(f"{field}{_MISSING}", None)  # it was left out because it is wrong
-    located = [
-        FileProblem(error.message, error.hint, lines.of(error.message), error.guide) for error in unique.values()
-    ]
+    located = (FileProblem(item.message, item.hint, lines.of(item.message), item.guide) for item in unique.values())
     return sorted(located, key=lambda problem: problem.line or 0)
 
 

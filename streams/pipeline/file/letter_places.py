@@ -46,7 +46,7 @@ class LetterPlace:
         """Open the folder; it need not exist.
 
         Raises:
-            InvalidInput: The URL's scheme is not that of a known file system.
+            InvalidInput: No file system has the scheme of the URL.
         """
         store = open_folder(self.folder, table.uri, location.storage_options)
         return LetterFolder.of(store, self.lane, table, location.storage_options)

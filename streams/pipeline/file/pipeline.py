@@ -352,7 +352,7 @@ def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Itera
     if source.key_format.startswith("debezium"):
         yield InvalidInput(
             f".source.key_format: {source.key_format!r} is a format of values",
-            hint="the key of a change event has the format json or avro",
+            hint="use json or avro for the key of a change event",
         )
     for field, name, options in (
         ("format", source.format, source.format_options),

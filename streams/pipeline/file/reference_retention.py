@@ -30,9 +30,7 @@ def read_retention(location: TableLocation, retain: float) -> tuple[str, Snapsho
         TableError: The table cannot be read.
     """
     table = Table.open(location.uri, storage_options=location.storage_options)
-    references = {
-        reference.name: table.env.of_table(reference.table).store.uri for reference in table.schema.references
-    }
+    references = {item.name: table.env.of_table(item.table).store.uri for item in table.schema.references}
     return table.uri, SnapshotRetention(retain, references)
 
 

@@ -62,9 +62,7 @@ def _expand(argument: str, folder: Path) -> Iterator[str]:
     # Path.glob does not accept an absolute pattern.
     paths = sorted(text for text in glob.glob(whole, recursive=True) if _is_table(text))  # noqa: PTH207
     if not paths:
-        raise InvalidInput(
-            f"{argument}: matches no table and no pipeline file", hint="quote the pattern, and check the folder"
-        )
+        raise InvalidInput(f"{argument}: matches no table and no pipeline file", hint="quote it, and check the folder")
     yield from paths
 
 
@@ -72,7 +70,7 @@ def _lines(path: Path) -> Iterable[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="a list has one table per line") from None
+        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="create it, with one table per line") from None
     return [line for line in (line.partition("#")[0].strip() for line in text.splitlines()) if line]
 
 

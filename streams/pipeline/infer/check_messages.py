@@ -37,35 +37,35 @@ class MessageFindings:
 
     Attributes:
         warnings: Fields that no message has, and sources without a message that can be read.
-        looked: Which messages were checked, in words, by writer.
-        not_looked: Why messages were not checked, by writer.
-        unreachable: The writers in ``not_looked`` whose brokers or registry did not answer.
+        checked: Which messages were checked, in words, by writer.
+        unchecked: Why messages were not checked, by writer.
+        unreachable: The writers in ``unchecked`` whose brokers or registry did not answer.
     """
 
     warnings: list[InvalidInput] = field(default_factory=list)
-    looked: dict[str, str] = field(default_factory=dict)
-    not_looked: dict[str, str] = field(default_factory=dict)
+    checked: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
 
 
 def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None = None) -> MessageFindings:
-    """Read the newest messages of each writer that declares fields, and compare these with those of the messages.
+    """Read the newest messages of each writer, and compare their fields with those that the writer declares.
 
-    Brokers that do not answer are asked once.
+    Brokers that do not answer are tried only once.
 
     Args:
         writers: The writers by name.
-        schema: Schema of the table, to look for messages without an ordering value; None: do not.
+        schema: Schema of the table, to look for messages without an ordering value; None skips this check.
     """
     findings = MessageFindings()
     unreachable_servers: dict[str, str] = {}
     for name, writer in writers.items():
         if writer.message is None:
-            findings.not_looked[name] = "the file declares no fields for them (schema)"
+            findings.unchecked[name] = "the file declares no fields for them (schema)"
             continue
         servers = writer.reader_options.get("kafka.bootstrap.servers", "")
         if servers in unreachable_servers:
-            findings.not_looked[name] = unreachable_servers[servers]
+            findings.unchecked[name] = unreachable_servers[servers]
             findings.unreachable.add(name)
             continue
         try:
@@ -74,17 +74,17 @@ def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None
             findings.warnings.append(InvalidInput(f"writers.{name}.source: {error.message}", hint=error.hint))
             continue
         except TableError as error:
-            findings.not_looked[name] = error.message
+            findings.unchecked[name] = error.message
             findings.unreachable.add(name)
             if isinstance(error, SourceUnavailable):
                 unreachable_servers[servers] = error.message
             continue
         if messages is None:
-            findings.not_looked[name] = source
+            findings.unchecked[name] = source
             continue
         count = len(messages.rows)
         description = f"{counted(count, 'message')} of {source}" if count else f"the schema of {source}"
-        findings.looked[name] = description
+        findings.checked[name] = description
         fields = set(messages.fields)
         if writer.file_format not in {None, "json"}:  # Spark's readers of files ignore the case of names
             fields |= {declared for declared in writer.message if declared.lower() in map(str.lower, messages.fields)}

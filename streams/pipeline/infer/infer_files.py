@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 
 from weft.storage.errors import InvalidInput
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, arrow_fields
-from weft.streams.pipeline.infer.infer import infer_type, json_messages
 from weft.streams.pipeline.infer.infer_key import Messages
 from weft.streams.pipeline.infer.infer_registry import merge_versions
+from weft.streams.pipeline.infer.json_types import infer_type, json_messages
 
 MOST_FILES: Final = 20
 """How many Parquet files are read, the newest ones."""

@@ -165,7 +165,7 @@ class Fields:
 
     @property
     def ordering(self) -> str | None:
-        """Fields that order the events; None: the timestamp of the Kafka message."""
+        """Fields that order the events; None if the timestamp of the Kafka message does."""
         return ", ".join(part.name for part in self.order) or None
 
 
@@ -174,13 +174,13 @@ def propose_fields(messages: Messages) -> Fields | None:
     notes = list(messages.notes)
     schema: dict[str, str] = {}
     folded = Counter(name.lower() for name in messages.fields)
-    for name, schema_field in messages.fields.items():
+    for name, item in messages.fields.items():
         if not name or name.lower().startswith(_RESERVED) or folded[name.lower()] > 1:
             notes.append(f"field {name!r} is left out: its name is reserved, or differs from another one only in case")
-        elif not schema_field.type:
-            notes.append(f"field {name!r} is left out: {schema_field.reason}")
+        elif not item.type:
+            notes.append(f"field {name!r} is left out: {item.reason}")
         else:
-            schema[name] = schema_field.type
+            schema[name] = item.type
     if not schema:
         return None
     if messages.rows:
@@ -226,8 +226,8 @@ def quoted(name: str) -> str:
     return name if PLAIN.fullmatch(name) else "`" + name.replace("`", "``") + "`"
 
 
-def _describe(schema_field: SchemaField) -> str:
-    return "; ".join(part for part in ("never null" if schema_field.required else "", schema_field.text) if part)
+def _describe(item: SchemaField) -> str:
+    return "; ".join(part for part in ("never null" if item.required else "", item.text) if part)
 
 
 def _is_key_type(kind: str) -> bool:
@@ -260,9 +260,8 @@ def _choose_key(messages: Messages, schema: Mapping[str, str], never_null: set[s
             return (Part(name, quoted(name), schema[name]),), "by its name: is it right?"
     single_type = messages.key_fields.get("", "")
     if messages.declares_key and _is_key_type(single_type):
-        return (
-            Part(preferred[0], f"_key.{quoted(preferred[0])}", single_type),
-        ), "the value of the Kafka key; choose its name"
+        name = preferred[0]
+        return (Part(name, f"_key.{quoted(name)}", single_type),), "the value of the Kafka key; choose its name"
     for name, kind in nested_fields(schema).items():
         last = name.rpartition(".")[2].lower()
         always_there = messages.rows and all(value_of(row, name) is not None for row in messages.rows)

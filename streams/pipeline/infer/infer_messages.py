@@ -19,16 +19,16 @@ from weft.storage.errors import InvalidInput
 from weft.storage.plural import counted
 from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
-from weft.streams.pipeline.infer.infer import (
-    connect_key,
-    json_key,
-    json_messages,
-    json_value,
-    typed_keys,
-    types_of,
-)
 from weft.streams.pipeline.infer.infer_key import Messages, Part
 from weft.streams.pipeline.infer.infer_registry import SINGLE_VALUE, Decoded, Kafka, decode_named, merge_versions
+from weft.streams.pipeline.infer.json_types import (
+    connect_key_types,
+    infer_key_types,
+    infer_types,
+    json_messages,
+    parse_json_key,
+    parse_json_value,
+)
 
 _POSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "postgresql": [("lsn", "bigint")],
@@ -102,8 +102,8 @@ def _from_schemas(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | No
         decoded.rows = [None if row is None else {SINGLE_VALUE: row} for row in decoded.rows]
         decoded.notes.append(f"a message is a single value, here the field {SINGLE_VALUE}")
     pairs = [(key, row) for (key, _), row in zip(sample, decoded.rows, strict=True) if row is not None]
-    keys = [json_key(key) for key, _ in pairs]
-    types = next((key_type for key, _ in sample if (key_type := connect_key(key))), typed_keys(keys))
+    keys = [parse_json_key(key) for key, _ in pairs]
+    types = next((key_type for key, _ in sample if (key_type := connect_key_types(key))), infer_key_types(keys))
     is_event = source.value_format.startswith("debezium")
     return Messages(
         source.stream,
@@ -130,7 +130,7 @@ def _decode_change_events(source: Kafka, values: Sequence[bytes | None]) -> Deco
     plain: list[Any] = []
     decoded = Decoded({})
     for value in values:
-        event = json_value(value)
+        event = parse_json_value(value)
         schema = None
         if isinstance(event, dict) and event.keys() == {"schema", "payload"}:
             schema, event = event["schema"], event["payload"]
@@ -163,7 +163,7 @@ def _decode_change_events(source: Kafka, values: Sequence[bytes | None]) -> Deco
             "and say in format_options how they are encoded"
         )
     if plain and not versions:
-        decoded.fields, guesses = types_of(plain)
+        decoded.fields, guesses = infer_types(plain)
         decoded.notes += guesses
     return decoded
 

@@ -42,7 +42,7 @@ from weft.streams.formats.schema_fields import (
     avro_sql,
     protobuf_fields,
 )
-from weft.streams.pipeline.infer.infer import json_value
+from weft.streams.pipeline.infer.json_types import parse_json_value
 
 SINGLE_VALUE: Final = "value"
 """Name of the only field of messages that are single values."""
@@ -119,7 +119,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     if present and not counts:
         raise InvalidInput(
             f"none of {len(present):,} {what}s in {', '.join(source.topics)} is of format {name}: {NO_HEADER}",
-            hint="check the format: JSON without a schema id is the format json",
+            hint="check the format; use json for JSON without a schema id",
         )
     for schema_id in newest:
         try:
@@ -135,7 +135,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     if not present:
         schema_id, schemas = _latest_schema(client, source, what, serialized=serialized)
         counts[schema_id] = 0
-        notes.append(f"there is no {what} to look at: fields are those of schema {schema_id}, the newest one")
+        notes.append(f"there is no {what}: the fields are those of schema {schema_id}, the newest one")
     return _READERS[name](_Task(values, schemas, counts, client, settings, notes))
 
 
@@ -185,7 +185,7 @@ def _read_avro_events(task: _Task) -> Decoded:
 
 def _decode_avro(task: _Task, inner: str | None) -> Decoded:
     versions: list[tuple[str, SchemaFields, int]] = []
-    single_types: list[str] = []
+    singles: list[str] = []
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "AVRO")
         try:
@@ -195,32 +195,32 @@ def _decode_avro(task: _Task, inner: str | None) -> Decoded:
             fields = None if row is None else avro_fields(row)
             if inner is not None and fields is None:
                 raise InvalidInput(
-                    f"schema {schema_id} is not that of a change event of Debezium: it has no record {inner}",
-                    hint="a flattened event has the format avro",
+                    f"schema {schema_id} does not describe a change event of Debezium: it has no record {inner}",
+                    hint="use the format avro for flattened events",
                 )
             if fields is not None:
                 versions.append((record.value.name, fields, task.counts[schema_id]))
             else:
-                single_types.append(avro_sql(record))
+                singles.append(avro_sql(record))
         except (UnknownSchema, NoType, ValueError, RecursionError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
-    if versions and single_types:
+    if versions and singles:
         raise InvalidInput(
             "the topic mixes records and single values", hint="use a topic for each: a writer reads one type"
         )
-    if single_types:
-        decoded = Decoded(None, single_types[0], notes=task.notes)
-        column_types = {SINGLE_VALUE: single_types[0]}
+    if singles:
+        decoded = Decoded(None, singles[0], notes=task.notes)
+        types = {SINGLE_VALUE: singles[0]}
     else:
         decoded = Decoded(merge_versions(versions, task.notes), notes=task.notes)
-        column_types = _type_names(decoded.fields)
+        types = _type_names(decoded.fields)
     settings = FormatSettings(
-        _arrow_schema(column_types), task.settings, metadata=frozenset({"source.connector"} if inner else ())
+        _arrow_schema(types), task.settings, metadata=frozenset({"source.connector"} if inner else ())
     )
     decode = decode_records if inner is None else decode_avro_events
     events = decode(settings, pa.array(task.values, pa.binary())).to_pylist()
     _add_rows(decoded, events, task.values)
-    if single_types:
+    if singles:
         decoded.rows = [None if row is None else row[SINGLE_VALUE] for row in decoded.rows]
     if inner is not None:
         decoded.connectors = [str((row["source"] or {}).get("connector")) for row in events if row["reason"] is None]
@@ -265,12 +265,14 @@ def _read_json_schema(task: _Task) -> Decoded:
         except (UnknownSchema, NoType, ValueError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
         if fields is None:
-            raise InvalidInput(f"schema {schema_id} is not that of an object with properties", hint="write it by hand")
+            raise InvalidInput(
+                f"schema {schema_id} does not describe an object with properties", hint="write schema by hand"
+            )
         versions.append((str(plain.get("title") or ""), fields, task.counts[schema_id]))
     decoded = Decoded(merge_versions(versions, task.notes), notes=task.notes)
     for value in task.values:
         header = None if value is None else split_header(value)
-        row = json_value(None if header is None else header[1])
+        row = parse_json_value(None if header is None else header[1])
         decoded.rows.append(row if isinstance(row, dict) else None)
     return decoded
 
@@ -312,18 +314,16 @@ def merge_versions(versions: Sequence[tuple[str, SchemaFields, int]], notes: lis
         )
     merged: SchemaFields = {}
     for number, (_, fields, _) in enumerate(versions):
-        for name, schema_field in fields.items():
+        for name, item in fields.items():
             newer = merged.get(name)
             if newer is None:
-                merged[name] = schema_field if number == 0 else replace(schema_field, required=False)
-            elif newer.type != schema_field.type:
-                wider = next((order for order in _WIDER if {newer.type, schema_field.type} <= set(order)), None)
+                merged[name] = item if number == 0 else replace(item, required=False)
+            elif newer.type != item.type:
+                wider = next((order for order in _WIDER if {newer.type, item.type} <= set(order)), None)
                 if wider is None:
-                    notes.append(
-                        f"field {name!r} is {newer.type} in the newest schema, and {schema_field.type} in another one"
-                    )
+                    notes.append(f"field {name!r} is {newer.type} in the newest schema, and {item.type} in another one")
                 else:
-                    merged[name] = replace(newer, type=max(newer.type, schema_field.type, key=wider.index))
+                    merged[name] = replace(newer, type=max(newer.type, item.type, key=wider.index))
         for name in merged.keys() - fields.keys():
             merged[name] = replace(merged[name], required=False)
     if len(versions) > 1:
@@ -332,7 +332,7 @@ def merge_versions(versions: Sequence[tuple[str, SchemaFields, int]], notes: lis
 
 
 def _type_names(fields: SchemaFields | None) -> dict[str, str]:
-    return {name: schema_field.type for name, schema_field in (fields or {}).items() if schema_field.type}
+    return {name: item.type for name, item in (fields or {}).items() if item.type}
 
 
 def _arrow_schema(types: Mapping[str, str]) -> pa.Schema:
@@ -343,8 +343,8 @@ def _add_rows(decoded: Decoded, events: Sequence[Mapping[str, Any]], values: Seq
     """Add the decoded messages; a note says how many of them cannot be decoded."""
     reasons = Counter(row["reason"] for row in events if row["reason"] is not None)
     if reasons:
-        [(most_frequent, _)] = reasons.most_common(1)
-        decoded.notes.append(f"{reasons.total():,} of {len(values):,} messages become dead letters: {most_frequent}")
+        [(reason, _)] = reasons.most_common(1)
+        decoded.notes.append(f"{reasons.total():,} of {len(values):,} messages become dead letters: {reason}")
     for row, value in zip(events, values, strict=True):
         is_valid = value is not None and row["reason"] is None
         decoded.rows.append(row["message"] if is_valid else None)

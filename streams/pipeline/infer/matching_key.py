@@ -56,11 +56,9 @@ def matching_fields(topics: Sequence[tuple[Fields, Rows]]) -> list[str] | None:
             continue
         is_identifier = any(_SUFFIX.search(field.lower()) is not None for field in chosen)
         sizes = [(len(distinct), len(rows)) for distinct, (_, rows) in zip(values, topics, strict=True) if rows]
-        if not is_identifier and any(
-            distinct_count <= row_count * _MIN_DISTINCT_SHARE for distinct_count, row_count in sizes
-        ):
+        if not is_identifier and any(count <= rows * _MIN_DISTINCT_SHARE for count, rows in sizes):
             continue
-        rank = is_identifier, min((distinct_count for distinct_count, _ in sizes), default=0)
+        rank = is_identifier, min((count for count, _ in sizes), default=0)
         if best is None or rank > best[0]:
             best = rank, chosen
     return None if best is None else best[1]

@@ -10,8 +10,8 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.core.types import parse_type
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.file.yaml_comments import dump
-from weft.streams.pipeline.infer.infer import column_name, propose
 from weft.streams.pipeline.infer.infer_key import Fields, Part
+from weft.streams.pipeline.infer.proposal import column_name, propose
 
 _HEAD: Final = """\
 # Written by weft init. Every field is explained in the example: weft init --example OTHER_DIR
@@ -96,10 +96,8 @@ def check_names(names: Sequence[str], stream: NewStream, what: str) -> None:
     """
     for name in names:
         if stream.fields.kind(name) is None:
-            names_of_fields = ", ".join(stream.fields.simple_fields())
-            raise InvalidInput(
-                f"{what}: topic {stream.topic} has no field {name!r}", hint=f"its fields are {names_of_fields}"
-            )
+            fields = ", ".join(stream.fields.simple_fields())
+            raise InvalidInput(f"{what}: topic {stream.topic} has no field {name!r}", hint=f"its fields are {fields}")
 
 
 def with_key(fields: Fields, key: Sequence[str]) -> Fields:
@@ -201,14 +199,14 @@ def _divide(config: dict[str, Any], writer: dict[str, Any], stream: NewStream) -
         if nested:
             raise InvalidInput(
                 f"group {group}: {nested[0]} is a part of a column",
-                hint="the fields of a message are columns as a whole",
+                hint="choose the whole column",
             )
         columns = [column_of[stream.fields.part(field_name).sql] for field_name in fields]
         unusable = [column for column in columns if column not in whole["columns"] or column in ordering]
         if unusable:
             raise InvalidInput(
                 f"group {group}: column {unusable[0]!r} is in the key, orders events, or is in another group",
-                hint="a column is in one group",
+                hint="list each column in one group only",
             )
         whole["columns"] = [column for column in whole["columns"] if column not in columns]
         copies = []

@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.metrics import Metrics
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.status_fields import is_silent, state_word
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.pipeline.run.table_watch import TableView

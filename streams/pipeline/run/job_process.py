@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from weft.streams.pipeline.run.status import LIFELINE_FD, RESUME, STATUS_FD, Report, parse_report
+from weft.streams.pipeline.run.report import Report, parse_report
+from weft.streams.pipeline.run.reporter import RESUME, STATUS_FD
+from weft.streams.pipeline.run.stop_signal import LIFELINE_FD
 
 STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed writer loses nothing
 LOG_BYTES: Final = 4 * 1024 * 1024
@@ -34,7 +36,7 @@ class Job:
 
     Attributes:
         name: Unique within a supervisor.
-        argv: The command; it reports as `weft.streams.pipeline.run.status` says.
+        argv: The command; it reports as `weft.streams.pipeline.run.reporter` describes.
         log: File for its standard output and error.
         env: Environment variables in addition to those of the supervisor.
         background: The job serves other jobs; when only such jobs are left, they are stopped.

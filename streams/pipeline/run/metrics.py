@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.storage.services.inspect.measure import TableMeasures
-from weft.streams.pipeline.run.status import BATCH_BOUNDS
+from weft.streams.pipeline.run.report import BATCH_BOUNDS
 from weft.streams.pipeline.run.status_fields import status_fields
 from weft.streams.pipeline.run.supervisor import JobStatus
 from weft.streams.pipeline.run.table_watch import TableView
@@ -252,11 +252,7 @@ def _table_metrics(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Met
         "table_log_ratio",
         "Stored bytes of log rows that are in no base file, divided by those of base files. Absent without a base.",
         "table",
-        [
-            (uri, measures.log_bytes / measures.base_bytes)
-            for uri, measures in measures_by_uri.items()
-            if measures.base_bytes
-        ],
+        [(uri, item.log_bytes / item.base_bytes) for uri, item in measures_by_uri.items() if item.base_bytes],
     )
     yield from _lane_metrics(measures_by_uri)
     yield from _sample_metrics(tables)

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from weft.streams.pipeline.run.error_kinds import describe, is_outage
-from weft.streams.pipeline.run.status import WAITING_CHARS, Reporter, StopSignal, shortened
+from weft.streams.pipeline.run.report import WAITING_CHARS, shortened
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.stop_signal import StopSignal
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 30.0  # longest pause: the end of an outage is noticed within this time
@@ -142,7 +144,7 @@ def spell_since(then_ms: int, now_ms: int | None = None) -> str:
 
 
 def spell_duration(seconds: float) -> str:
-    """A duration in words, in the largest unit of which it has at least one, rounded down."""
+    """A duration in words, rounded down to its largest unit: 45 seconds, 3 minutes, 1 day."""
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
     count = int(seconds // size)
     return f"{count} {unit}{'s' * (count != 1)}"

@@ -28,16 +28,14 @@ from weft.storage.plural import counted
 from weft.storage.services.service_reports import put_service_report, service_reports
 from weft.storage.store.object_store import ObjectStore
 from weft.streams.pipeline.run.outage import spell_since
+from weft.streams.pipeline.run.report import Report, parse_report
 from weft.streams.pipeline.run.run_lock import is_held
-from weft.streams.pipeline.run.status import Report, parse_report
 from weft.streams.pipeline.run.supervisor import ENDED, LOST, JobStatus, Phase
 
 _FOLDER: Final = "parts"
 _WRITE_SECONDS: Final = 1.0  # between two files of a part that does the same as before
 _STORE_SECONDS: Final = 30.0  # between two reports in the store, as between heartbeats of writers
-_OVERDUE_MS: Final = (
-    120_000  # a round may take long, and reports may be lost; heartbeats of writers have the same limit
-)
+_OVERDUE_MS: Final = 120_000  # a round may take long, and reports may be lost; heartbeats have the same limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +178,10 @@ def read_parts(state: Path, names: Sequence[str], stored: Mapping[str, bytes]) -
 
 def _read_part(state: Path, name: str, stored: bytes | None) -> PartState:
     runs = is_held(state, name)
-    record, stored_record = _parse(_file_of(state, name)), None if runs else _parse(stored)
+    record, remote = _parse(_file_of(state, name)), None if runs else _parse(stored)
     # The file has more than the report of the same machine.
-    if stored_record is not None and (
-        record is None or (stored_record.host != socket.gethostname() and stored_record.at_ms > record.at_ms)
-    ):
-        return _state_of(name, stored_record, runs=_is_due(stored_record.report), silent_state="overdue")
+    if remote is not None and (record is None or (remote.host != socket.gethostname() and remote.at_ms > record.at_ms)):
+        return _state_of(name, remote, runs=_is_due(remote.report), silent_state="overdue")
     if record is None:  # there is no record, or another version wrote it
         return PartState(name, runs, is_known=runs, state="running" if runs else "not known here")
     return _state_of(name, record, runs=runs, silent_state="not running")

@@ -7,18 +7,17 @@ target that is up to date is published again after `RECHECK_SECONDS`, which undo
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from weft.storage.errors import StoreUnavailable
 from weft.storage.plural import counted
+from weft.streams.pipeline.run.daemon_threads import DaemonThreads
 from weft.streams.pipeline.run.error_kinds import describe
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 
 if TYPE_CHECKING:
     from weft.storage import Table
@@ -36,28 +35,6 @@ first one goes on after all, it does no harm: one of the two fails."""
 
 class NoAnswer(StoreUnavailable):
     """A publication has neither succeeded nor failed yet."""
-
-
-class DaemonThreads(Executor):
-    """Runs each call in a thread that does not keep the process alive: a catalog may not answer for hours."""
-
-    def __init__(self, limit: int | None = None) -> None:
-        """At most ``limit`` calls run at the same time, if there is a limit; the others wait."""
-        self._room: AbstractContextManager[Any] = nullcontext() if limit is None else threading.BoundedSemaphore(limit)
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a thread."""
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            with self._room:
-                try:
-                    future.set_result(fn(*args, **kwargs))
-                except BaseException as error:
-                    future.set_exception(error)
-
-        threading.Thread(target=run, name="weft-publish", daemon=True).start()
-        return future
 
 
 @dataclass(slots=True)

@@ -13,14 +13,15 @@ from typing import Final
 
 from weft.storage import Table
 from weft.storage.errors import Conflict, InvalidInput, NotFound
-from weft.streams.pipeline.file.check import check_same_table, check_writers
+from weft.streams.pipeline.file.check import check_writers
 from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.file.same_table import check_same_table
 from weft.streams.pipeline.run import services
 from weft.streams.pipeline.run.error_kinds import describe
 from weft.streams.pipeline.run.outage import store_name, wait_out
 from weft.streams.pipeline.run.part_states import PartFiles
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.run_lock import hold_locks
-from weft.streams.pipeline.run.status import Report
 from weft.streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION

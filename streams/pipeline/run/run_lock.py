@@ -23,7 +23,7 @@ from typing import Final
 
 from weft.storage.errors import Conflict, InvalidInput
 from weft.storage.foreign_text import parse_json
-from weft.streams.pipeline.run.status import ORPHAN_SECONDS
+from weft.streams.pipeline.run.stop_signal import ORPHAN_SECONDS
 from weft.streams.spark.process_alive import is_alive
 
 LOCKS: Final = "locks"

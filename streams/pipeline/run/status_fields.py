@@ -14,7 +14,7 @@ STALE_SECONDS: Final = 10.0  # the measurements of an older report are not shown
 def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
     """The status of a job by field name. Ages are in seconds; None means unknown, or that the field does not apply.
 
-    ``lag`` is an upper bound, see `weft.streams.pipeline.run.status.Report`. It and ``freshness_seconds`` are None if
+    ``lag`` is an upper bound, see `weft.streams.pipeline.run.report.Report`. It and ``freshness_seconds`` are None if
     the job has not measured them yet, does not report, or does not run any more.
     """
     report = status.report

@@ -10,8 +10,8 @@ Decides when a job is restarted and when it has failed permanently. It does not 
 A run has failed if it made no progress (`Report.progress`), however long it lasted, because starting may be slow.
 An outage of a broker or a store (`Ending.UNAVAILABLE`) is not a failure of the job; it is restarted until the outage is
 over. Jobs do not affect each other. No process outlives the supervisor, even if the supervisor is killed: see the
-lifeline in `weft.streams.pipeline.run.status`. Use `run` for a whole program, or `start`, `poll` and `stop` in another
-loop.
+lifeline in `weft.streams.pipeline.run.stop_signal`. Use `run` for a whole program, or `start`, `poll` and `stop` in
+another loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import Final
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.job_process import Job, JobProcess
-from weft.streams.pipeline.run.status import Report, stop_signals
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.stop_signal import stop_signals
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 

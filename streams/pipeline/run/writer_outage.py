@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from weft.streams.pipeline.run.error_kinds import describe
 from weft.streams.pipeline.run.outage import JobOutages, store_name
-from weft.streams.pipeline.run.status import StopSignal
+from weft.streams.pipeline.run.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from weft.streams.kafka.cluster import Cluster
@@ -102,7 +102,7 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
         outages.wait_out(pipeline.table.open, store_name(pipeline.table.uri))
 
 
-def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
+def report_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
     """Report an outage of the brokers during a running query; with ``error`` None report that they answer again."""
     if error is None:
         outages.report_end(_broker(writer))
@@ -120,7 +120,7 @@ def report_missing_topics(outages: JobOutages, writer: WriterSpec, missing: Topi
         outages.report_outage(what, describe(missing))
 
 
-def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
+def report_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
     """Report that a running query waits for an executor of its cluster, or that it has one again.
 
     Returns:

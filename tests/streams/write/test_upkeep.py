@@ -19,7 +19,8 @@ from weft import Table
 from weft.storage.core.plan.read_cost import ReadCost, read_cost
 from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.status_fields import current_message
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.write import upkeep as upkeep_module

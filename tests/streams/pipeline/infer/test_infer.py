@@ -16,8 +16,9 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.pipeline.file.check_file import check_file
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.infer.infer import Fields, infer_type, json_messages, propose
-from weft.streams.pipeline.infer.infer_key import propose_fields
+from weft.streams.pipeline.infer.infer_key import Fields, propose_fields
+from weft.streams.pipeline.infer.json_types import infer_type, json_messages
+from weft.streams.pipeline.infer.proposal import propose
 from weft.streams.write.check_expressions import expression_problems
 
 

@@ -11,8 +11,8 @@ import yaml
 
 from tests.streams.support.pipelines import weft
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.infer.infer import json_messages
 from weft.streams.pipeline.infer.infer_key import Fields, choose_ordering, propose_fields
+from weft.streams.pipeline.infer.json_types import json_messages
 from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
 
 TELEMETRY = {"machineId": "string", "status": "string", "rpm": "bigint"}

@@ -15,7 +15,7 @@ from weft import Table
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.event_log import changes, open_event_log
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 NOW_MS = 1_700_000_000_000

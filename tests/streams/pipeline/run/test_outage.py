@@ -8,7 +8,8 @@ import pytest
 
 from weft.storage.errors import InvalidInput, StoreRefused, StoreUnavailable
 from weft.streams.pipeline.run.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
-from weft.streams.pipeline.run.status import Report, Reporter, parse_report
+from weft.streams.pipeline.run.report import Report, parse_report
+from weft.streams.pipeline.run.reporter import Reporter
 
 
 class Source:
