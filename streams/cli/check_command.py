@@ -18,7 +18,7 @@ from weft.streams.cli.examples import examples
 from weft.streams.cli.output import print_json
 from weft.streams.cli.progress import Quiet, progress
 from weft.streams.pipeline.file.check_file import CheckedFile, check_file
-from weft.streams.pipeline.file.file_problems import FileProblem, placed
+from weft.streams.pipeline.file.file_problems import FileProblem, locate_problems
 from weft.streams.pipeline.file.model import WriterSpec
 
 check_command = typer.Typer()
@@ -69,7 +69,7 @@ def check(
         try:
             with progress("checking expressions", quiet=quiet):
                 found = list(_expression_problems(checked, sound.values()))
-            out.print(placed(pipeline.absolute(), found))
+            out.print(locate_problems(pipeline.absolute(), found))
         except NotFound as error:  # no Java
             out.skip(f"expressions and types were not checked: {error.message}")
     if not as_json:
@@ -93,11 +93,11 @@ def _look_at_messages(
 
     with progress("looking at messages", quiet=quiet):
         found = check_messages(writers, schema)
-    out.print(placed(out.pipeline.absolute(), found.warnings), warning=True)
-    for name, source in found.looked.items():
+    out.print(locate_problems(out.pipeline.absolute(), found.warnings), warning=True)
+    for name, source in found.checked.items():
         out.note(f"{name}: fields were compared with {source}")
-    for reason in dict.fromkeys(found.not_looked.values()):
-        names = [name for name, other in found.not_looked.items() if other == reason]
+    for reason in dict.fromkeys(found.unchecked.values()):
+        names = [name for name, other in found.unchecked.items() if other == reason]
         text = f"{', '.join(names)}: messages were not looked at: {reason}"
         if found.unreachable.isdisjoint(names):
             out.note(text)

@@ -20,8 +20,8 @@ from weft.streams.pipeline.file.model import FilesSection, KafkaSection, Pipelin
 from weft.streams.pipeline.file.pipeline import kafka_options, read_fields
 from weft.streams.pipeline.file.pipeline_file import read_file, resolve_location
 from weft.streams.pipeline.file.yaml_comments import dump
-from weft.streams.pipeline.infer.infer import Fields, Proposal, propose
-from weft.streams.pipeline.infer.infer_key import Messages, fields_of
+from weft.streams.pipeline.infer.infer_key import Fields, Messages, propose_fields
+from weft.streams.pipeline.infer.proposal import Proposal, propose
 
 infer_command = typer.Typer()
 
@@ -65,7 +65,7 @@ def infer(
     for name, section in wanted.items():
         with errors_at(f"writers.{name}.source: "):
             with progress(f"reading {name}", quiet=quiet):
-                fields = fields_of(read_messages(name, section, given, pipeline.absolute().parent, sample))
+                fields = propose_fields(read_messages(name, section, given, pipeline.absolute().parent, sample))
             if fields is None:
                 raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
         found[name] = fields

@@ -21,7 +21,7 @@ from weft.streams.formats.registry import uses_registry
 from weft.streams.kafka.closest_topic import ask_for_closest
 from weft.streams.pipeline.file.model import PipelineConfig
 from weft.streams.pipeline.file.pipeline import SECTIONS
-from weft.streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, fields_of
+from weft.streams.pipeline.infer.infer_key import Fields, Messages, choose_ordering, propose_fields
 from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
 from weft.streams.pipeline.infer.new_pipeline import (
     NewStream,
@@ -280,7 +280,7 @@ class _Conversation:
                 if registry and _have_schemas(given.keys):
                     source["key_format"] = form.removeprefix("debezium-")
                     given = self._read(raw)
-                found = fields_of(given)
+                found = propose_fields(given)
         except (TableError, typer.Exit) as error:
             if isinstance(error, TableError):
                 errors.print(f"topic {topic} shows no fields: {error.message}", style="yellow", soft_wrap=True)

@@ -36,17 +36,20 @@ from weft.streams.letters.retention import Retention
 from weft.streams.pipeline.file.letter_places import load_letter_places, retentions_of
 from weft.streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation
 from weft.streams.pipeline.file.pipeline import is_pipeline, load_settings
-from weft.streams.pipeline.file.reference_retention import read_kept, shorter_retentions
+from weft.streams.pipeline.file.reference_retention import read_retention, retention_warnings
 from weft.streams.pipeline.file.table_list import list_tables
+from weft.streams.pipeline.run.daemon_threads import DaemonThreads
 from weft.streams.pipeline.run.http_status import StatusPage, parse_address, serve_status
-from weft.streams.pipeline.run.many_tables import MAX_OPENING, ManyTables, TableSettings, serve_tables
-from weft.streams.pipeline.run.publishing import DaemonThreads
+from weft.streams.pipeline.run.many_tables import ManyTables
+from weft.streams.pipeline.run.serve_tables import serve_tables
 from weft.streams.pipeline.run.services import CLEAN, COMPACTION, PUBLISH, TTL
-from weft.streams.pipeline.run.status import stop_signals
+from weft.streams.pipeline.run.stop_signal import stop_signals
 from weft.streams.pipeline.run.supervisor import JobStatus
+from weft.streams.pipeline.run.table_rounds import TableSettings
 
 table_services = typer.Typer()
 
+OPENING: Final = 8  # tables that are opened at the same time
 PUBLISHING: Final = 4  # tables that are published at the same time
 COMPARING_SECONDS: Final = 10.0
 LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
@@ -102,7 +105,7 @@ def serve(
     # A store that does not answer must not keep the others waiting.
     comparing = threading.Thread(target=_compare_retentions, args=(loaders,), daemon=True)
     comparing.start()
-    opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
+    opener = ThreadPoolExecutor(OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
     publisher = DaemonThreads(PUBLISHING)
     on_view = None if place is None else page.show_table
@@ -134,14 +137,14 @@ def serve(
 
 def _compare_retentions(loaders: Mapping[str, Callable[[], TableSettings]]) -> None:
     """Print which tables refer to others of them that keep their snapshots for a shorter time."""
-    found = {}
+    retentions = {}
     for load in loaders.values():
         with contextlib.suppress(TableError):  # the rounds of the table report it
             settings = load()
             if settings.clean is not None:
-                uri, kept = read_kept(settings.location, settings.clean.retain)
-                found[uri] = kept
-    for text in shorter_retentions(found):
+                uri, retention = read_retention(settings.location, settings.clean.retain)
+                retentions[uri] = retention
+    for text in retention_warnings(retentions):
         errors.print(text, style="yellow", soft_wrap=True)
 
 

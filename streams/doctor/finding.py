@@ -28,7 +28,7 @@ class Finding(Shown):
     Attributes:
         check: What was checked, such as "java" or "writers.orders.topic".
         level: How bad it is.
-        text: What was found.
+        text: The result of the check.
         hint: What to do; empty if there is nothing to do.
         guide: Document and section that explain it; empty for none.
     """

@@ -56,7 +56,7 @@ def check_registry(writer: WriterSpec, findings: Findings) -> None:
 
 
 def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> None:
-    """The operations that the brokers allow this login; brokers without an authorizer allow all."""
+    """Check that the brokers allow this login to read. Brokers without an authorizer allow everything."""
     check = f"{where}.permissions"
     try:
         client = AdminClient({"log_level": 2, **options.kafka})
@@ -67,11 +67,11 @@ def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> N
         )
         operations = {name: _names(answer.result().authorized_operations) for name, answer in answers.items()}
     except (KafkaException, ValueError) as error:
-        report.skipped(check, f"the brokers do not say what is allowed: {error}")
+        report.skipped(check, f"the brokers do not report permissions: {error}")
         return
     for topic, allowed in operations.items():
         if allowed is None:
-            report.skipped(check, f"the brokers do not say what is allowed on {topic}")
+            report.skipped(check, f"the brokers do not report the permissions on {topic}")
         elif READ.isdisjoint(allowed):
             report.problem(check, f"this login may not read topic {topic}", "allow it the operation Read on the topic")
         else:
@@ -79,7 +79,7 @@ def _check_permissions(where: str, options: KafkaOptions, report: Findings) -> N
 
 
 def _names(operations: Iterable[Any] | None) -> frozenset[str] | None:
-    """The names of operations; None if the brokers did not answer this."""
+    """The names of operations; None if the brokers did not return them."""
     return None if operations is None else frozenset(operation.name for operation in operations)
 
 

@@ -52,6 +52,6 @@ def _check_table(lake: Lake, names: Names, findings: Findings) -> None:
     missing = [referenced for referenced in snapshot.references if isinstance(referenced.snapshot_or_error, TableError)]
     for referenced in missing:
         text = f"reference {referenced.reference.name!r}: {referenced.snapshot_or_error}"
-        findings.problem(name, text, "queries that use its columns fail; mend its table, or weft alter drop-reference")
+        findings.problem(name, text, "repair its table, or weft alter drop-reference: queries of its columns fail")
     if not missing:
         findings.ok(name, f"{uri}: {counted(len(snapshot.schema), 'column')}, newest snapshot {snapshot.cut}")

@@ -27,7 +27,7 @@ def check_machine(pipeline: Pipeline, settings: Iterable[dict[str, str]], findin
 
     Args:
         pipeline: The pipeline.
-        settings: Spark settings of each Spark application that would be started; without any Java is not needed.
+        settings: Spark settings of each Spark application that would be started; empty if none needs Java.
         findings: Gets the findings.
     """
     applications = list(settings)
@@ -45,11 +45,11 @@ def _check_archives(spark_settings: dict[str, str], findings: Findings) -> None:
     for archive in filter(None, spark_settings.get(ARCHIVES, "").split(",")):
         path = archive.partition("#")[0]
         if "://" in path:
-            findings.skipped(ARCHIVES, f"{path} is not on this machine, and was not looked for")
+            findings.skipped(ARCHIVES, f"{path} is not on this machine, and was not checked")
         elif Path(path).is_file():
             findings.ok(ARCHIVES, f"{path} is there")
         else:
-            findings.problem(ARCHIVES, f"there is no file {path}", "weft package -o FILE makes one")
+            findings.problem(ARCHIVES, f"there is no file {path}", "create it with weft package -o FILE")
 
 
 def _check_python(spark_settings: dict[str, str], report: Findings) -> None:
@@ -65,12 +65,13 @@ def _check_python(spark_settings: dict[str, str], report: Findings) -> None:
         process = subprocess.run(  # noqa: S603 - Spark would start it too
             [program, "-c", _ASK_PYTHON], capture_output=True, text=True, timeout=_PYTHON_SECONDS, check=False
         )
-        version, own = process.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
+        version, driver_version = process.stdout.strip(), f"{sys.version_info.major}.{sys.version_info.minor}"
         if process.returncode:
             last = (process.stderr.strip().splitlines() or ["it ends without a message"])[-1]
             report.problem(PYTHON, f"{python} cannot run tasks: {last}", "install weft there, or choose another Python")
-        elif version != own:
-            report.problem(PYTHON, f"{python} is Python {version}, the driver {own}", "both need the same version")
+        elif version != driver_version:
+            text = f"{python} is Python {version}, the driver {driver_version}"
+            report.problem(PYTHON, text, "use the same version for both")
         else:
             report.ok(PYTHON, f"{python} is Python {version}, and has weft")
 
@@ -85,6 +86,6 @@ def _check_disk(state: Path, findings: Findings) -> None:
         elif free < TOO_LITTLE_BYTES:
             findings.problem("state", text, "free space, or set state to a folder on a larger disk")
         elif free < LITTLE_BYTES:
-            findings.warning("state", text, "a checkpoint is small, but Spark's scratch files are there too")
+            findings.warning("state", text, "free space: Spark writes scratch files there, too")
         else:
             findings.ok("state", text)

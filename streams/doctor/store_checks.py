@@ -16,19 +16,19 @@ from weft.storage.store.probe_store import probe_store
 from weft.storage.table_facts import clock_lead_ms
 from weft.streams.doctor.finding import Findings
 from weft.streams.letters.letter_files import default_folder, folder_options
-from weft.streams.pipeline.file.check import check_same_table, check_writers, reference_problems, ttl_problems
+from weft.streams.pipeline.file.check import check_writers, reference_problems, ttl_problems
 from weft.streams.pipeline.file.model import WriterSpec
 from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.file.same_table import check_same_table
 
 SKEW_SECONDS: Final = 5.0
-TOO_MUCH_SKEW_SECONDS: Final = (
-    60.0  # from here on times cannot order commits (`weft.storage.table_facts.clock_lead_ms`)
-)
+TOO_MUCH_SKEW_SECONDS: Final = 60.0
+"""With more skew, times cannot order commits (`weft.storage.table_facts.clock_lead_ms`)."""
 STORES: Final = "storage/STORES.md lists stores that have it"
 
 
 def check_table(pipeline: Pipeline, findings: Findings) -> TableSchema | None:
-    """Try out the store of the table, and compare the table with the file.
+    """Test the store of the table, and compare the table with the file.
 
     Returns:
         The schema of the table; None if there is no table yet, or it cannot be opened.
@@ -49,7 +49,7 @@ def check_table(pipeline: Pipeline, findings: Findings) -> TableSchema | None:
         check_writers(pipeline, table.schema)
         if ahead := clock_lead_ms(table):
             text = f"its newest entry was written by a clock that is {ahead / 1000:.0f} s ahead of this machine's"
-            findings.problem("table", text, "set the clocks of all machines; until then times cannot order commits")
+            findings.problem("table", text, "synchronise all clocks (NTP); until then times cannot order commits")
         else:
             findings.ok("table", f"{location.uri} is as the file describes it")
         check_buckets(table, findings)
@@ -65,12 +65,12 @@ def check_buckets(table: Table, findings: Findings) -> None:
         measures = measure(table.snapshot(references=False), watermarks=False)
         if measures.unsplit_groups:
             text = f"{measures.unsplit_groups:,} file groups are not split into {measures.buckets:,} buckets yet"
-            findings.warning("buckets", text, f"weft split {table.uri} --buckets {measures.buckets}, or weft compact")
+            findings.warning("buckets", text, f"weft compact, or weft split {table.uri} --buckets {measures.buckets}")
         elif measures.proposed_buckets > measures.buckets:
             text = f"the file groups of {measures.buckets:,} buckets have more than 1 GiB, which a compaction rewrites"
             findings.warning("buckets", text, f"weft split {table.uri} --buckets {measures.proposed_buckets}")
         else:
-            findings.ok("buckets", f"{measures.buckets:,}, as the sizes of the file groups ask for")
+            findings.ok("buckets", f"{measures.buckets:,}, which fits the sizes of the file groups")
 
 
 def check_ttl(pipeline: Pipeline, schema: TableSchema, findings: Findings) -> None:
@@ -93,11 +93,11 @@ def check_references(pipeline: Pipeline, schema: TableSchema, findings: Findings
             findings.problem("references", problem.message, problem.hint, problem.guide)
         if not problems:
             names = ", ".join(f"{report.name} ({report.table})" for report in reports)
-            findings.ok("references", f"{names}: there, with the key and the columns")
+            findings.ok("references", f"{names}: found, with the key and the columns")
 
 
 def check_dead_letters(writer: WriterSpec, pipeline: Pipeline, findings: Findings) -> None:
-    """Try out the folder of dead letters of a writer.
+    """Test the folder of dead letters of a writer.
 
     Args:
         writer: The writer.
@@ -114,14 +114,14 @@ def check_dead_letters(writer: WriterSpec, pipeline: Pipeline, findings: Finding
 def check_store(
     check: str, uri: str, options: Mapping[str, Any], findings: Findings, *, only_writable: bool = False
 ) -> None:
-    """Try out a store: create an object, create it again, read, list and delete it.
+    """Test a store: create an object, create it again, read, list and delete it.
 
     Args:
         check: Name of the check.
         uri: The folder.
         options: Options of the store.
         findings: Gets the findings.
-        only_writable: Conditional writes and clocks do not matter.
+        only_writable: Do not test conditional writes and the clock of the store.
     """
     with findings.guarded(check):
         check_reachable(uri, options)
@@ -141,7 +141,7 @@ def check_store(
 
 def _check_clock(skew: float | None, findings: Findings) -> None:
     if skew is None:
-        findings.skipped("clock", "the store gives no times")
+        findings.skipped("clock", "the store does not report times")
         return
     text = f"the store's clock is {abs(skew):.0f} s {'ahead of' if skew >= 0 else 'behind'} this machine's"
     hint = "synchronise the clocks of all machines (NTP)"

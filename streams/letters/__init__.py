@@ -1,1 +1,1 @@
-"""The folder of dead letters: which letters it holds, what became of them, replays, and retention. Without Spark."""
+"""The folder of dead letters: its letters and their states, replays, and retention. Needs no Spark."""

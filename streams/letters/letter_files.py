@@ -67,7 +67,7 @@ class Letter:
 
     @property
     def has_message(self) -> bool:
-        """Whether the letter holds the message, and not the decoded row of a frame without messages."""
+        """Whether the letter holds a message; false if it holds the row of a source without messages."""
         return self.content.get("encoding") != "row"
 
     def data(self, name: Literal["key", "value"]) -> bytes | None:
@@ -91,7 +91,7 @@ def default_folder(table_uri: str, lane: str) -> str:
     parts = urlsplit(table_uri)
     if parts.netloc and not parts.path.strip("/"):
         raise InvalidInput(
-            f"there is no place for dead letters beside {table_uri}", hint="give dead_letter, or on_error: stop"
+            f"there is no place for dead letters beside {table_uri}", hint="set dead_letter, or on_error: stop"
         )
     return f"{table_uri.rstrip('/')}_dead_letters/{lane}"
 
@@ -106,7 +106,7 @@ def open_folder(folder: str, table_uri: str, storage_options: Mapping[str, Any] 
             store.
 
     Raises:
-        InvalidInput: The URL's scheme is not that of a known file system.
+        InvalidInput: No file system has the scheme of the URL.
     """
     return open_store(folder, folder_options(folder, table_uri, storage_options))
 
@@ -125,7 +125,7 @@ def parse_name(text: str) -> tuple[str, int]:
     name_match = _NAME.fullmatch(text)
     if name_match is None:
         raise InvalidInput(
-            f"{text!r} is not the name of a dead letter", hint="weft dead-letters list PIPELINE shows the names"
+            f"{text!r} is not the name of a dead letter", hint="list the names with weft dead-letters list PIPELINE"
         )
     return f"{name_match[1]}{SUFFIX}", int(name_match[2])
 

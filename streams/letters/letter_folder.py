@@ -87,7 +87,7 @@ class LetterFolder:
         )
 
     def survey(self) -> Survey:
-        """Read what became of the letters; the letters themselves are read by `Survey.letters`.
+        """Read the plans and the end of the lane, from which the states of letters follow, but no letters.
 
         Raises:
             CorruptData: A plan is damaged.

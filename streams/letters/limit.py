@@ -21,7 +21,7 @@ HINT: Final = (
 
 
 class TooManyDeadLetters(TableError):
-    """A batch has more dead letters than the writer allows. Nothing of it was committed."""
+    """A batch has more dead letters than the writer allows. The batch was not committed."""
 
     code = "TOO_MANY_DEAD_LETTERS"
     guide = "deploy/OPERATIONS.md#alerts"
@@ -41,7 +41,7 @@ class LetterLimit(BaseModel):
     max_rate: float | None = Field(default=None, ge=0, le=1)
     max_count: int | None = Field(default=None, ge=0)
 
-    def exceeded(self, letters: int, messages: int, before: int) -> str | None:
+    def describe_excess(self, letters: int, messages: int, before: int) -> str | None:
         """How a batch exceeds the limit, in words; None if it does not.
 
         Args:

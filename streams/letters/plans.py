@@ -1,4 +1,4 @@
-"""Plans: which letters a replay or a drop is about. A plan is published once, and never changed.
+"""Plans: which letters a replay or a drop handles. A plan is published once, and never changed.
 
     <folder>/_plans/<lane>/<number>.json
 
@@ -30,7 +30,7 @@ Kind = Literal["replay", "drop"]
 _FILE: Final = re.compile(r"(\d{8})\.json")
 _LANE_LETTERS: Final = 64  # limit of the name of a lane
 _VERSION: Final = 1
-_IN_PATH: Final = frozenset({"lane", "number"})  # what the path of a plan says, and its content does not
+_IN_PATH: Final = frozenset({"lane", "number"})  # the path of a plan has these fields, its content does not
 _REPLAY_LANE: Final = re.compile(r"-replay-[0-9a-f]{16}$")
 
 
@@ -44,11 +44,11 @@ class Plan:
     """A replay or a drop.
 
     Attributes:
-        lane: The lane whose letters it is about.
+        lane: The lane of its letters.
         number: Its number among the plans of the lane.
         id: 16 random hexadecimal digits.
         kind: ``replay`` or ``drop``.
-        made_at_ms: When it was made, since 1970.
+        made_at_ms: When it was made, in Unix milliseconds.
         where: The condition that chose the letters; empty if there was none.
         fenced: `weft.storage.write.lane_progress.LaneProgress.fenced` of the lane when it was made: it changes with
             each restore.
@@ -119,7 +119,7 @@ def read_plans(store: ObjectStore, lane: str) -> list[Plan]:
     plans = []
     for name in names:
         data = read_object(store, f"{folder}/{name}")
-        if data is not None:  # else it was removed since
+        if data is not None:  # a retention may have deleted it meanwhile
             plans.append(_parse(f"{store.uri}/{folder}/{name}", lane, int(name.removesuffix(".json")), data))
     return plans
 

@@ -1,4 +1,4 @@
-"""Why messages have become dead letters since a moment, for a person who has just started a pipeline."""
+"""Summarizes why messages have become dead letters since a moment, for a user who has just started a pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RecentLetters:
     """Letters of the query that runs, or ran last.
 
     Attributes:
-        reasons: How often each reason was found.
+        reasons: Number of letters by reason.
         example: One of the letters with the most frequent reason; None if there is no letter.
     """
 

@@ -1,6 +1,6 @@
 """Deletes dead letters that are older than the time for which a writer keeps them.
 
-A file is deleted as a whole when its youngest letter is old enough. Kept in any case:
+A file is deleted as a whole when its youngest letter is old enough. These are never deleted:
 
 - letters in a replay that has not committed
 - letters of a batch that its query may still run again: the file could be replaced at the same time
@@ -49,10 +49,10 @@ class Retention:
     _youngest: dict[tuple[str, int], int | None] = field(default_factory=dict)
 
     def expire(self, now_ms: int | None = None, *, dry_run: bool = False) -> Expired:
-        """Delete what is older.
+        """Delete files whose letters are all older than the retention.
 
         Args:
-            now_ms: The time, since 1970; the clock's by default.
+            now_ms: The time in Unix milliseconds; that of the clock by default.
             dry_run: Only count.
 
         Raises:
@@ -64,7 +64,7 @@ class Retention:
         expired, remaining = Expired(), set()
         for file in survey.files:
             youngest = self._youngest_of(file)
-            if youngest is None or youngest >= before_ms or not _may_go(survey, file):
+            if youngest is None or youngest >= before_ms or not _is_deletable(survey, file):
                 remaining.add(file.path)
                 continue
             expired += Expired(1, file.size)
@@ -84,13 +84,15 @@ class Retention:
                 contents = []
             times = [content.get("written_at_ms") for content in contents]
             valid_times = [time_ms for time_ms in times if isinstance(time_ms, int)]
-            ours = all(content["lane"] == self.folder.lane for content in contents)
-            self._youngest[key] = max(valid_times) if ours and valid_times and len(valid_times) == len(times) else None
+            is_ours = all(content["lane"] == self.folder.lane for content in contents)
+            self._youngest[key] = (
+                max(valid_times) if is_ours and valid_times and len(valid_times) == len(times) else None
+            )
         return self._youngest[key]
 
 
-def _may_go(survey: Survey, file: LetterFile) -> bool:
-    """Whether nothing can need or replace an old file."""
+def _is_deletable(survey: Survey, file: LetterFile) -> bool:
+    """Whether an old file may be deleted: no replay needs it, and no batch can still replace it."""
     if any(survey.states[plan.number] is PlanState.OPEN and file.path in plan.letters for plan in survey.plans):
         return False
     if file.part.startswith("replay-"):

@@ -62,13 +62,13 @@ class SourceLag:
                     self.problem = error.message
             found = {}
             for name in self._unread.keys() - {lane.lane for lane in lanes}:  # nothing of it was ever committed
-                self._unread[name].reached({})
+                self._unread[name].set_position({})
                 if (lag := self._unread[name].lag) is not None:
                     found[name] = lag
             for lane in lanes:
                 meter = self._meters.get(lane.lane)
                 if meter is not None:
-                    meter.reached(kafka_offsets(lane.source))
+                    meter.set_position(kafka_offsets(lane.source))
                     if (lag := meter.lag) is not None:
                         found[lane.lane] = lag
             return found

@@ -21,9 +21,10 @@ from pyspark.sql import SparkSession
 from weft.storage.services.steps.tasks import Execute
 from weft.streams.pipeline.file.pipeline import CommandSettings, Pipeline
 from weft.streams.pipeline.run.outage import JobOutages
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.services import COMPACTION, run_service
-from weft.streams.pipeline.run.status import Reporter, StopSignal, end_process
-from weft.streams.pipeline.run.writer_outage import tell_executors
+from weft.streams.pipeline.run.stop_signal import StopSignal, end_process
+from weft.streams.pipeline.run.writer_outage import report_executors
 from weft.streams.spark.executors import HINT, ExecutorWatch
 from weft.streams.spark.run_tasks import spark_executor
 from weft.streams.spark.session import build_session
@@ -53,7 +54,7 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
         scratch = pipeline.state / "scratch" / COMPACTION
         with (
             _session("weft compaction", pipeline.spark, scratch, quick_start=False) as spark,
-            _watch_executors(spark, lambda watch: tell_executors(outages, watch)),
+            _watch_executors(spark, lambda watch: report_executors(outages, watch)),
         ):
             stop.started()
             yield spark_executor(spark, f"weft compact {pipeline.table.uri}")

@@ -317,7 +317,8 @@ class _Sink:
         count = sum(report.letters for report in reports)
         rows = sum(file.file.rows for report in reports for file in report.written.files)
         ignored = sum(report.written.rows_ignored + report.tombstones for report in reports)
-        exceeded = None if self._limit is None else self._limit.exceeded(count, count + rows + ignored, self._letters)
+        total = count + rows + ignored
+        exceeded = None if self._limit is None else self._limit.describe_excess(count, total, self._letters)
         if exceeded is not None:
             discard(ticket, (report.written for report in reports))
             reasons = frequent_reasons(letters.store, letters.query_id, letters.batch)

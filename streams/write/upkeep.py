@@ -37,7 +37,8 @@ from weft.streams.write.back_pressure import delay_seconds, describe_delay
 
 if TYPE_CHECKING:
     from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection, Pipeline
-    from weft.streams.pipeline.run.status import Reporter, StopSignal
+    from weft.streams.pipeline.run.reporter import Reporter
+    from weft.streams.pipeline.run.stop_signal import StopSignal
 
 MIB: Final = 1024 * 1024
 FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured

@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Final
 
 from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of, is_outage
 from weft.streams.pipeline.run.outage import JobOutages
-from weft.streams.pipeline.run.status import Reporter, StopSignal, end_process
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.stop_signal import StopSignal, end_process
 from weft.streams.pipeline.run.writer_outage import (
     await_registry,
     await_source,
     await_store,
-    tell_brokers,
-    tell_executors,
-    tell_topics,
+    report_brokers,
+    report_executors,
+    report_missing_topics,
     unreachable,
 )
 from weft.streams.write.writer_progress import Progress
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from weft.streams.pipeline.file.pipeline import Pipeline, WriterSpec
     from weft.streams.pipeline.run.lag import LagMeter
-    from weft.streams.pipeline.run.status import Report
+    from weft.streams.pipeline.run.report import Report
     from weft.streams.write.resume import ResumePoint
     from weft.streams.write.upkeep import Upkeep
 
@@ -131,7 +132,7 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
             error_code=getattr(failure, "code", ""),
         )
         if is_outage(failure) and pipeline is not None:
-            outages.began(unreachable(failure, pipeline, options.writer), describe(failure))
+            outages.report_outage(unreachable(failure, pipeline, options.writer), describe(failure))
         # A run that ends by itself has waited for the topic as long as it may.
         return Ending.REFUSED if options.once and isinstance(failure, TopicMissing) else ending_of(failure)
     if stop:
@@ -186,10 +187,10 @@ def _run(
                     reporter,
                     writer.trigger_seconds,
                     meter,
-                    waits=partial(tell_brokers, outages, writer),
-                    starved=partial(tell_executors, outages, executors),
+                    waits=partial(report_brokers, outages, writer),
+                    starved=partial(report_executors, outages, executors),
                     skipped=SKIPPED.total,
-                    lacks=partial(tell_topics, outages, writer),
+                    lacks=partial(report_missing_topics, outages, writer),
                 )
                 upkeep = None if once else upkeep_of(pipeline, reporter, stop)
                 before = reporter.report.progress

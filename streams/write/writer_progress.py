@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -87,7 +87,7 @@ class Progress:
         from weft.streams.pipeline.run.lag import kafka_offsets
 
         if self._meter is not None:
-            self._meter.reached(kafka_offsets(source))
+            self._meter.set_position(kafka_offsets(source))
 
     def observe(self, query: StreamingQuery) -> None:
         """Ask Spark for the progress of the query, and report it."""
@@ -118,7 +118,7 @@ class Progress:
             steady=True,
         )
         self._waits(outage)  # after the update, so that the outage is not reported together with an older lag
-        if not failed and (self._meter is None or self._meter.has_looked):
+        if not failed and (self._meter is None or self._meter.has_measured):
             self._lacks(missing)
 
     def _measure(self, *, active: bool) -> tuple[int | None, int | None]:

@@ -19,7 +19,7 @@ from tests.download_cache import Unavailable
 from tests.end_process import end_process
 from tests.reserved_port import reserved_port
 from weft.streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 

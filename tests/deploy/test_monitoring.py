@@ -17,7 +17,7 @@ from tests.streams.support.pipelines import CONFIG
 from weft import DuePolicy, Table
 from weft.streams.pipeline.file.model import TableLocation
 from weft.streams.pipeline.run.http_status import StatusPage, serve_status
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.pipeline.run.table_watch import TableWatch
 

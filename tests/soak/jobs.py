@@ -179,7 +179,7 @@ class Jobs:
         """End all processes normally, as Ctrl-C does."""
         self.calm()
         for incarnation in self._current.values():
-            incarnation.supervisor.ask_stop()
+            incarnation.supervisor.request_stop()
         for name, incarnation in self._current.items():
             if incarnation.supervisor.stop()[0].phase is Phase.FAILED and name not in self._next_start:
                 self._note(incarnation)

@@ -1,20 +1,17 @@
-"""Checks the writers of a pipeline against the schema of its table. Pure; errors name the field."""
+"""Checks the writers and sections of a pipeline file against the schema of its table. Errors name the field."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from weft.storage.config.config_file import errors_at
-from weft.storage.config.table_config import build_schema, configuration
 from weft.storage.core.model import Stream
 from weft.storage.core.plan.watermarks import check_lateness
-from weft.storage.core.schema.evolution import widens
 from weft.storage.core.schema.table_schema import TableSchema
-from weft.storage.core.types import encode_scalar
-from weft.storage.errors import Conflict, InvalidInput, NotFound
+from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.publish.publication import columns_to_publish
 from weft.storage.services.inspect.references import ReferenceReport
 from weft.streams.pipeline.file.file_problems import WrongFile
@@ -25,8 +22,9 @@ KAFKA: Final = "_kafka"
 KEY: Final = "_key"
 """Name of the struct with the decoded Kafka key, if its fields are declared."""
 
-_CLOSE: Final = dt.timedelta(hours=1)
-"""By so much less may a referenced table keep: services of two tables do not clean at the same moment."""
+_RETENTION_TOLERANCE: Final = dt.timedelta(hours=1)
+"""A referenced table may keep its snapshots for this much less, because services of two tables do not clean at the same
+moment."""
 _RESERVED_COLUMNS: Final = ("_op", "_supplied")  # a select may have these besides the columns of the stream
 
 
@@ -36,37 +34,37 @@ def check_writers(pipeline: Pipeline, schema: TableSchema) -> None:
     Raises:
         WrongFile: A stream does not exist, or a column is missing or unknown; the message names every such field.
     """
-    found = [problem for writer in pipeline.writers.values() for problem in writer_problems(writer, schema)]
-    if found:
-        raise WrongFile(pipeline.path, found)
+    problems = [problem for writer in pipeline.writers.values() for problem in writer_problems(writer, schema)]
+    if problems:
+        raise WrongFile(pipeline.path, problems)
 
 
 def writer_problems(writer: WriterSpec, schema: TableSchema) -> Iterator[InvalidInput]:
-    """Everything for which `check_writers` refuses a writer."""
+    """Problems of a writer; `check_writers` raises them."""
     streams: dict[str, Stream] = {stream.name: stream for stream in schema.streams}
-    known = streams.get(writer.stream)
-    if known is None:
+    stream = streams.get(writer.stream)
+    if stream is None:
         yield InvalidInput(
             f"writers.{writer.name}.stream: the table has no stream {writer.stream!r}",
-            hint=f"streams: {', '.join(streams)}; the writer's name is the default",
+            hint=f"choose one of {', '.join(streams)}; the default is the name of the writer",
         )
         return
-    yield from _select_problems(writer, known, schema)
-    yield from refusal("", _check_updates, writer, known, schema)
+    yield from _select_problems(writer, stream, schema)
+    yield from refusal("", _check_updates, writer, stream, schema)
     where = f"writers.{writer.name}."
     if writer.tombstones == "delete":
-        yield from refusal(where, check_deletes, writer, known, schema)
+        yield from refusal(where, check_deletes, writer, stream, schema)
     if writer.lateness is not None:
-        yield from refusal(where, check_lateness, writer.lateness, schema, known)
+        yield from refusal(where, check_lateness, writer.lateness, schema, stream)
 
 
 def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInput]:
-    """What in the pipeline does not fit the time to live of its table. Nothing is refused because of it."""
+    """Settings that do not fit the time to live of the table. They are warnings: the pipeline runs all the same."""
     if schema.ttl is None:
         if pipeline.ttl is not None:
             yield InvalidInput(
                 "ttl: the table has no time to live, so the service has nothing to do",
-                hint="weft alter set-ttl URI, or table.config.ttl of a new table; or remove the section",
+                hint="set one with weft alter set-ttl URI (a new table: in table.config.ttl), or remove the section",
             )
         return
     if pipeline.ttl is None:
@@ -82,37 +80,38 @@ def ttl_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInp
             if kept_ms is not None and writer.lateness > dt.timedelta(milliseconds=kept_ms):
                 yield InvalidInput(
                     f"writers.{writer.name}.lateness: {writer.lateness} is longer than the table's ttl.{what}, "
-                    f"{dt.timedelta(milliseconds=kept_ms)}: a late event may find its row or delete forgotten",
+                    f"{dt.timedelta(milliseconds=kept_ms)}: an event may arrive after its row or delete was removed",
                     hint=f"make ttl.{what} longer (weft alter set-ttl URI), or the lateness shorter",
                 )
 
 
-def publish_problems(given: PublishSection | None, schema: TableSchema | None) -> Iterator[InvalidInput]:
-    """What is wrong with the section ``publish``.
+def publish_problems(section: PublishSection | None, schema: TableSchema | None) -> Iterator[InvalidInput]:
+    """Problems of the section ``publish``.
 
     Args:
-        given: The section; None if the file has none.
-        schema: Of the table; None if it is not known.
+        section: The section; None if the file has none.
+        schema: Schema of the table; None if it is not known.
     """
-    if given is None:
+    if section is None:
         return
-    if not given.targets:
+    if not section.targets:
         yield InvalidInput("publish: names no format", hint="add iceberg: {table: NAMESPACE.TABLE}, or delta: true")
-    for name, section in (("iceberg", given.iceberg), ("delta", given.delta)):
-        if section is not None and schema is not None:
+    for name, target in (("iceberg", section.iceberg), ("delta", section.delta)):
+        if target is not None and schema is not None:
             try:
-                columns_to_publish(schema, section.columns)
+                columns_to_publish(schema, target.columns)
             except (InvalidInput, NotFound) as error:
                 yield InvalidInput(f"publish.{name}.columns: {error.message}", hint=error.hint)
-            if schema.overlays and section.columns is None:
+            if schema.overlays and target.columns is None:
                 yield InvalidInput(
-                    f"publish.{name}: the table may have overlays, and columns with newer values in them are refused",
-                    hint="weft alter set-overlays URI false; or name columns of groups that no overlay has",
+                    f"publish.{name}: the table may have overlays, and columns with newer values in an overlay cannot "
+                    "be published",
+                    hint="weft alter set-overlays URI false, or list columns of groups without overlays",
                 )
 
 
 def reference_problems(pipeline: Pipeline, reports: Sequence[ReferenceReport]) -> Iterator[InvalidInput]:
-    """What is wrong with the references of the table, and where the referenced tables keep less than the file says."""
+    """Problems of references, and referenced tables that keep their snapshots for a shorter time than the file says."""
     for report in reports:
         if report.problem:
             yield InvalidInput(f"table.config.{report.problem}", hint=report.hint)
@@ -120,7 +119,7 @@ def reference_problems(pipeline: Pipeline, reports: Sequence[ReferenceReport]) -
             missing = dt.timedelta(seconds=pipeline.clean.retain) - (
                 dt.datetime.now(dt.UTC) - dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
             )
-            if missing > _CLOSE:
+            if missing > _RETENTION_TOLERANCE:
                 since = dt.datetime.fromtimestamp(report.kept_since_ms / 1000, dt.UTC)
                 yield InvalidInput(
                     f"clean.retain: {report.table} keeps its snapshots only since {since:%Y-%m-%d %H:%M:%S} UTC: older "
@@ -149,15 +148,15 @@ def _select_problems(writer: WriterSpec, stream: Stream, schema: TableSchema) ->
         if name not in columns and name not in _RESERVED_COLUMNS:
             yield InvalidInput(
                 f"{where}.{name}: stream {writer.stream!r} has no such column",
-                hint=f"its columns: {', '.join((*columns, '_op'))}",
+                hint=f"choose one of its columns: {', '.join((*columns, '_op'))}",
             )
     for key in schema.key:
         if key not in selected:
             yield InvalidInput(f"{where}: key column {key!r} is missing", hint=f"add {key}: <expression>")
     for group in (schema.group_by_name[name] for name in stream.groups):
-        known = [name for name in group.columns if name not in schema.added or name in selected]
-        absent = [name for name in known if name not in selected]
-        if absent and len(absent) < len(known):
+        expected = [name for name in group.columns if name not in schema.added or name in selected]
+        absent = [name for name in expected if name not in selected]
+        if absent and len(absent) < len(expected):
             yield InvalidInput(
                 f"{where}: group {group.name!r} is incomplete: {', '.join(absent)} is missing",
                 hint="select all columns of a group or none; NULL is an expression too",
@@ -181,7 +180,7 @@ def _check_updates(writer: WriterSpec, stream: Stream, schema: TableSchema) -> N
 
 
 def check_deletes(writer: WriterSpec, stream: Stream, schema: TableSchema) -> None:
-    """Check that tombstones can become deletes: their key and their ordering value must be known.
+    """Check that tombstones can become deletes, for which their key and their ordering value must be known.
 
     Raises:
         InvalidInput: One of them is not known, or the stream ignores deletes.
@@ -245,82 +244,9 @@ def key_of(writer: WriterSpec, schema: TableSchema) -> Mapping[str, str] | None:
 
 
 def exact_fields(writer: WriterSpec, schema: TableSchema) -> frozenset[str]:
-    """Fields of the message that the key columns of the table use: nothing of them is rounded."""
+    """Fields of the message that the key columns of the table use. Decoding must not round their values."""
     select = writer.select or {}
     keys = " ".join(select.get(column, column) for column in schema.key)
     return frozenset(
         name for name in writer.message or {} if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", keys, re.IGNORECASE)
     )
-
-
-def check_same_table(pipeline: Pipeline, there: TableSchema) -> None:
-    """Check that the existing table is the one that the file describes, now or before schema changes.
-
-    Raises:
-        Conflict: It is another table; the message names the fields and both values.
-    """
-    if pipeline.config is None:
-        return
-    described = build_schema(pipeline.config)
-    mine = _compared(described)
-    theirs = _as_described(there, described, mine)
-    found = [text for part in mine for text in _differences(part, mine[part], theirs[part])]
-    if found:
-        raise Conflict(
-            f"{pipeline.path.name}: table.config differs from the table at {pipeline.table.uri}: {'; '.join(found)}",
-            hint="use that of the table, remove config, or write to another uri; weft alter changes the table",
-        )
-
-
-def _compared(schema: TableSchema) -> dict[str, Any]:
-    """The configuration of a schema without its comments."""
-    config = configuration(schema)
-    del config["comment"]
-    for column in config["columns"].values():
-        del column["comment"]
-        column["default"] = encode_scalar(column["default"])  # NaN is equal to itself only as text
-    return config
-
-
-def _as_described(there: TableSchema, described: TableSchema, mine: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of the table before the schema changes that the file does not have."""
-    config = _compared(there)
-    columns, streams = config["columns"], config["streams"]
-    for column in there.columns:
-        known = described.column_by_name.get(column.name)
-        if known is None and column.since > 1:
-            del columns[column.name]
-        elif known is not None and column.changed > 1:
-            columns[column.name]["default"] = mine["columns"][column.name]["default"]
-            if widens(known.type, column.type):
-                columns[column.name]["type"] = mine["columns"][column.name]["type"]
-    for group in config["groups"].values():
-        group["columns"] = [name for name in group["columns"] if name in columns]
-        group["functions"] = {name: function for name, function in group["functions"].items() if name in columns}
-    groups = config["groups"] = {name: group for name, group in config["groups"].items() if group["columns"]}
-    for stream in there.streams:
-        streams[stream.name]["groups"] = [name for name in stream.groups if name in groups]
-        if stream.id > len(described.streams):  # streams that were added later have larger ids
-            del streams[stream.name]
-    references = {name: item for name, item in config["references"].items() if name in mine["references"]}
-    for name, reference in references.items():
-        if not mine["references"][name]["columns"]:  # a file may leave them out
-            reference["columns"] = []
-    # A file may say how many buckets the table was created with, before weft split.
-    buckets = mine["buckets"] if there.created_bits == described.bucket_bits else config["buckets"]
-    unset = {part: mine[part] for part in ("ttl", "overlays", "index") if not mine[part]}
-    return {**config, "references": references, "buckets": buckets, **unset}
-
-
-def _differences(where: str, mine: Any, theirs: Any) -> list[str]:
-    """Differences of two values of a configuration, as text; of mappings also their order."""
-    if not isinstance(mine, dict) or not isinstance(theirs, dict):
-        return [] if mine == theirs else [f"{where}: {mine} in the file, {theirs} in the table"]
-    found = [f"{where}.{name} is only in the file" for name in mine if name not in theirs]
-    found += [f"{where}.{name} is only in the table" for name in theirs if name not in mine]
-    for name in mine:
-        if name in theirs:
-            found += _differences(f"{where}.{name}", mine[name], theirs[name])
-    if not found and list(mine) != list(theirs):
-        found.append(f"{where}: the table has another order: {', '.join(theirs)}")
-    return found

@@ -1,8 +1,7 @@
 """Finds everything that is wrong with a pipeline file, without Spark and without starting or changing anything.
 
-`weft.streams.pipeline.file.pipeline.load_pipeline` raises what the file alone shows. Here the existing table,
-referenced tables and local folders are looked at, too. `weft.streams.write.check_expressions` checks the expressions
-with Spark.
+`weft.streams.pipeline.file.pipeline.load_pipeline` checks the file alone. This module also checks the existing table,
+referenced tables and local folders. `weft.streams.write.check_expressions` checks the expressions with Spark.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from weft.storage.errors import InvalidInput, NotFound, TableError
 from weft.storage.publish.targets import IcebergTarget
 from weft.storage.services.inspect.references import reference_reports
 from weft.streams.letters.letter_files import default_folder
-from weft.streams.pipeline.file.check import check_same_table, reference_problems, ttl_problems, writer_problems
+from weft.streams.pipeline.file.check import reference_problems, ttl_problems, writer_problems
 from weft.streams.pipeline.file.check_sources import source_problems
-from weft.streams.pipeline.file.file_problems import FileProblem, fields_of, parse_sound, placed
+from weft.streams.pipeline.file.file_problems import FileProblem, fields_of, locate_problems, parse_valid_fields
 from weft.streams.pipeline.file.model import Pipeline, PipelineConfig
 from weft.streams.pipeline.file.pipeline import SECTIONS, resolve, resolve_references
 from weft.streams.pipeline.file.pipeline_file import read_file
+from weft.streams.pipeline.file.same_table import check_same_table
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """What could be read of a pipeline file.
+    """The result of a check of a pipeline file.
 
     Attributes:
-        pipeline: The parts without problems; None if too little is left.
-        schema: Schema of the table: of the existing one, else that of the file; None if neither is known.
+        pipeline: The pipeline without the fields that have problems; None if too little is left.
+        schema: Schema of the existing table, else of the table in the file; None if neither is known.
         problems: The problems, in the order of the file.
     """
 
@@ -52,59 +52,60 @@ def check_file(path: Path, environment: Mapping[str, str] = os.environ) -> Check
     """
     path = path.absolute()
     raw = read_file(path)
-    found: list[InvalidInput] = []
-    given = parse_sound(PipelineConfig, resolve_references(raw, path, environment, found.append), SECTIONS, found)
+    problems: list[InvalidInput] = []
+    content = resolve_references(raw, path, environment, problems.append)
+    config = parse_valid_fields(PipelineConfig, content, SECTIONS, problems)
     pipeline = schema = None
-    if given is not None:
-        pipeline = resolve(path, given, found.append, fields_of(found))
+    if config is not None:
+        pipeline = resolve(path, config, problems.append, fields_of(problems))
         schema = None if pipeline.config is None else build_schema(pipeline.config)
-        there = _existing_schema(pipeline, found)
-        if there is not None:
+        existing_schema = _existing_schema(pipeline, problems)
+        if existing_schema is not None:
             if schema is None:
                 for writer in pipeline.writers.values():
-                    found.extend(writer_problems(writer, there))
-            schema = there
+                    problems.extend(writer_problems(writer, existing_schema))
+            schema = existing_schema
         if schema is not None:
-            found.extend(ttl_problems(pipeline, schema))
-            found.extend(_reference_problems(pipeline, schema))
-            found.extend(_publish_problems(pipeline, schema, fields_of(found)))
-        found.extend(source_problems(pipeline, {problem.message for problem in found}))
-        found.extend(_path_problems(pipeline))
-    return CheckedFile(pipeline, schema, placed(path, found))
+            problems.extend(ttl_problems(pipeline, schema))
+            problems.extend(_reference_problems(pipeline, schema))
+            problems.extend(_publish_problems(pipeline, schema, fields_of(problems)))
+        problems.extend(source_problems(pipeline, {problem.message for problem in problems}))
+        problems.extend(_path_problems(pipeline))
+    return CheckedFile(pipeline, schema, locate_problems(path, problems))
 
 
-def _existing_schema(pipeline: Pipeline, found: list[InvalidInput]) -> TableSchema | None:
-    """The schema of the existing table, and how it differs from the file."""
+def _existing_schema(pipeline: Pipeline, problems: list[InvalidInput]) -> TableSchema | None:
+    """Read the schema of the existing table, and add how it differs from the file to the problems."""
     try:
-        there = pipeline.table.open().schema
-        check_same_table(pipeline, there)
+        schema = pipeline.table.open().schema
+        check_same_table(pipeline, schema)
     except NotFound as error:
-        if pipeline.config is None and not any(problem.message.startswith("table.config") for problem in found):
+        if pipeline.config is None and not any(problem.message.startswith("table.config") for problem in problems):
             hint = "add table.config, and weft run creates the table"
-            found.append(InvalidInput(f"table.uri: {error.message}, and the file has no table.config", hint=hint))
+            problems.append(InvalidInput(f"table.uri: {error.message}, and the file has no table.config", hint=hint))
         return None
     except TableError as error:
-        found.append(InvalidInput(f"table.uri: {error.message}", hint=error.hint))
+        problems.append(InvalidInput(f"table.uri: {error.message}", hint=error.hint))
         return None
-    return there
+    return schema
 
 
 def _reference_problems(pipeline: Pipeline, schema: TableSchema) -> Iterator[InvalidInput]:
-    """What is wrong with the references of the table, as far as their stores answer."""
+    """Problems of the references of the table, as far as their stores answer."""
     location = pipeline.table
     if schema.references:
         try:
             reports = reference_reports(location.uri, schema, location.storage_options)
         except TableError:
-            return  # the location of the table itself is wrong, which has been found already
+            return  # the location of the table itself is wrong, which is reported already
         yield from reference_problems(pipeline, reports)
 
 
-def _publish_problems(pipeline: Pipeline, schema: TableSchema, wrong: AbstractSet[str]) -> Iterator[InvalidInput]:
-    """Why a publication would never work on this machine; fields that are wrong already are left out."""
+def _publish_problems(pipeline: Pipeline, schema: TableSchema, skipped: AbstractSet[str]) -> Iterator[InvalidInput]:
+    """Why a publication could never work on this machine. Fields with a problem are not checked again."""
     for target in () if pipeline.publish is None else pipeline.publish.targets:
         where = f"publish.{'iceberg' if isinstance(target, IcebergTarget) else 'delta'}"
-        if not {where, f"{where}.columns"} & wrong:
+        if not {where, f"{where}.columns"} & skipped:
             try:
                 target.check(schema)
             except (InvalidInput, NotFound) as error:
@@ -115,25 +116,25 @@ def _path_problems(pipeline: Pipeline) -> Iterator[InvalidInput]:
     """Local folders that this process cannot write to."""
     places = {"table.uri": pipeline.table.uri, "state": str(pipeline.state)}
     for writer in pipeline.writers.values():
-        where = f"writers.{writer.name}"
-        places[f"{where}.checkpoint"] = writer.checkpoint
+        writer_field = f"writers.{writer.name}"
+        places[f"{writer_field}.checkpoint"] = writer.checkpoint
         if writer.dead_letter is not None:
-            places[f"{where}.dead_letter"] = writer.dead_letter
+            places[f"{writer_field}.dead_letter"] = writer.dead_letter
         elif writer.on_error == "dead_letter":
             try:
-                places[f"{where}.dead_letter"] = default_folder(pipeline.table.uri, writer.lane)
+                places[f"{writer_field}.dead_letter"] = default_folder(pipeline.table.uri, writer.lane)
             except InvalidInput as error:
-                yield InvalidInput(f"{where}.dead_letter: {error.message}", hint=error.hint)
-    seen: set[Path] = set()
+                yield InvalidInput(f"{writer_field}.dead_letter: {error.message}", hint=error.hint)
+    checked_folders: set[Path] = set()
     for field, location in places.items():
         parts = urlsplit(location)
         if parts.scheme not in {"", "file"}:
             continue
         folder = Path(unquote(parts.path) if parts.scheme == "file" else location)
         nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if nearest in seen:
+        if nearest in checked_folders:
             continue
-        seen.add(nearest)
+        checked_folders.add(nearest)
         if not nearest.is_dir():
             yield InvalidInput(f"{field}: {nearest} is a file, not a folder", hint="choose another path")
         elif not os.access(nearest, os.W_OK | os.X_OK):

@@ -20,19 +20,25 @@ def check_sources(pipeline: Pipeline) -> None:
         raise WrongFile(pipeline.path, problems)
 
 
-def source_problems(pipeline: Pipeline, known: AbstractSet[str] = frozenset()) -> Iterator[InvalidInput]:
-    """Options of Kafka sources that are wrong, unless the source has a problem with a known message."""
+def source_problems(pipeline: Pipeline, reported: AbstractSet[str] = frozenset()) -> Iterator[InvalidInput]:
+    """Options of Kafka sources that are wrong.
+
+    Args:
+        pipeline: The pipeline.
+        reported: Messages of the problems that are reported already. Sources and Kafka settings that they name are not
+            checked again.
+    """
     from weft.streams.kafka import FORMAT
     from weft.streams.kafka.client_settings import wrong_settings
     from weft.streams.kafka.options import parse_options
 
     for writer in pipeline.writers.values():
-        where = (f"writers.{writer.name}.source", f"writers.{writer.name}: kafka.")
-        if writer.reader_format == FORMAT and not any(message.startswith(where) for message in known):
+        fields = (f"writers.{writer.name}.source", f"writers.{writer.name}: kafka.")
+        if writer.reader_format == FORMAT and not any(message.startswith(fields) for message in reported):
             try:
                 options = parse_options(writer.reader_options, default_starting="latest")
             except InvalidInput as error:
                 yield InvalidInput(f"writers.{writer.name}.source: {error.message}", hint=error.hint)
                 continue
-            for wrong in wrong_settings(options.kafka):
-                yield InvalidInput(f"writers.{writer.name}.source: {wrong.message}", hint=wrong.hint)
+            for problem in wrong_settings(options.kafka):
+                yield InvalidInput(f"writers.{writer.name}.source: {problem.message}", hint=problem.hint)

@@ -1,6 +1,6 @@
-"""What is wrong with a pipeline file: all of it, each problem with its line and a hint.
+"""Finds all problems of a pipeline file, each with its line and a hint.
 
-A field that is wrong is left out, and the rest is read further, so that one look shows every mistake.
+A field that is wrong is removed, and the rest is checked again, so that one check reports every mistake.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FileProblem:
     """A problem of a pipeline file.
 
     Attributes:
-        message: What is wrong; it begins with the field.
+        message: The field, a colon, and what is wrong with it.
         hint: What to do; may be empty.
         line: Line of the field, or of the section that lacks it, from 1; None if the file has neither.
         guide: Document and section that explain it; empty for none.
@@ -43,20 +43,20 @@ class WrongFile(InvalidInput):
 
     Attributes:
         file: Name of the file.
-        problems: Everything that is wrong with it.
+        problems: All its problems, with their lines.
     """
 
     code = "WRONG_FILE"
 
-    def __init__(self, path: Path, found: Sequence[TableError], *, hint: str = "") -> None:
+    def __init__(self, path: Path, problems: Sequence[TableError], *, hint: str = "") -> None:
         """One error for all problems.
 
         Args:
             path: The file.
-            found: The problems; at least one.
+            problems: The problems; at least one.
             hint: Shown if no problem has one.
         """
-        self.file, self.problems = path.name, tuple(placed(path, found))
+        self.file, self.problems = path.name, tuple(locate_problems(path, problems))
         hints = dict.fromkeys(problem.hint for problem in self.problems if problem.hint)
         message = "; ".join(problem.message for problem in self.problems)
         super().__init__(f"{path.name}: {message}", hint="; ".join(hints) or hint)
@@ -70,37 +70,38 @@ def fields_of(problems: Sequence[TableError]) -> set[str]:
     return {problem.message.partition(": ")[0] for problem in problems}
 
 
-def placed(path: Path, problems: Sequence[TableError]) -> list[FileProblem]:
-    """Problems with their lines, in the order of the file; those without a line come first."""
+def locate_problems(path: Path, problems: Sequence[TableError]) -> list[FileProblem]:
+    """Add the line of its field to each problem, in the order of the file. Those without a line come first."""
     lines = _Lines(path)
     unique = {problem.message: problem for problem in problems}
     for field in fields_of([problem for problem in problems if not problem.message.endswith(_MISSING)]):
         unique.pop(f"{field}{_MISSING}", None)  # it was left out because it is wrong
-    each = [FileProblem(error.message, error.hint, lines.of(error.message), error.guide) for error in unique.values()]
-    return sorted(each, key=lambda problem: problem.line or 0)
+    located = (FileProblem(item.message, item.hint, lines.of(item.message), item.guide) for item in unique.values())
+    return sorted(located, key=lambda problem: problem.line or 0)
 
 
-def parse_sound(model: type[Model], raw: Any, sections: Sections, found: list[InvalidInput]) -> Model | None:
-    """The values of a file without the fields that are wrong; None if too little is left.
+def parse_valid_fields(model: type[Model], raw: Any, sections: Sections, problems: list[InvalidInput]) -> Model | None:
+    """Parse the values of a file without the fields that are wrong; None if too little is left.
 
     Args:
         model: Model of the whole file.
         raw: The values.
         sections: See `weft.storage.config.config_file.parse_fields`.
-        found: Gets what is wrong.
+        problems: The problems are added to this list.
     """
     rest, removed = copy.deepcopy(raw), set[tuple[str, ...]]()
     for _ in range(_ROUNDS):
-        given, problems = find_problems(model, rest, sections)
-        if given is not None:
-            return given
-        misspelt = {hint for problem in problems for hint in problem.hints}
-        for problem in problems:
-            # What is empty because of what was removed is not wrong, and what is misspelt is not missing besides.
+        values, field_problems = find_problems(model, rest, sections)
+        if values is not None:
+            return values
+        misspelt = {hint for problem in field_problems for hint in problem.hints}
+        for problem in field_problems:
+            # A section that is empty only because its fields were removed is not a problem of the file. A field that is
+            # misspelt is not also missing.
             is_misspelt = problem.missing and f"did you mean {problem.path[-1]}?" in misspelt
             if not is_misspelt and not any(path[: len(problem.path)] == problem.path for path in removed):
-                found.append(InvalidInput(f"{problem.field}: {problem.text}", hint="; ".join(problem.hints)))
-        for problem in problems:
+                problems.append(InvalidInput(f"{problem.field}: {problem.text}", hint="; ".join(problem.hints)))
+        for problem in field_problems:
             place = problem.path[:-1] if problem.missing else problem.path
             if not place or not remove_field(rest, place):
                 return None
@@ -127,7 +128,11 @@ class _Lines:
 
 
 def _step(node: yaml.Node, text: str) -> tuple[yaml.Node, yaml.Node, str] | None:
-    """The child with whose name a text begins: the node with its place, the node of its value, and the rest."""
+    """The child of a node whose name begins the text.
+
+    Returns:
+        The node that has the line of the child, the node of its value, and the rest of the text; None if no name fits.
+    """
     if isinstance(node, yaml.SequenceNode):
         children = [(str(number), child, child) for number, child in enumerate(node.value)]
     else:

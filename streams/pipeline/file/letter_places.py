@@ -33,7 +33,7 @@ class LetterPlace:
         stream: Its stream.
         lane: Its lane.
         folder: Path or URL of the folder.
-        keep_seconds: How long letters are kept; None: for ever.
+        keep_seconds: How long letters are kept; None if they are never deleted.
     """
 
     writer: str
@@ -46,7 +46,7 @@ class LetterPlace:
         """Open the folder; it need not exist.
 
         Raises:
-            InvalidInput: The URL's scheme is not that of a known file system.
+            InvalidInput: No file system has the scheme of the URL.
         """
         store = open_folder(self.folder, table.uri, location.storage_options)
         return LetterFolder.of(store, self.lane, table, location.storage_options)
@@ -55,25 +55,26 @@ class LetterPlace:
 def load_letter_places(
     path: str | Path, environment: Mapping[str, str] = os.environ
 ) -> tuple[TableLocation, list[LetterPlace]]:
-    """The table of a pipeline file, and the dead letters of its writers. Writers that stop at bad messages have none.
+    """Read where a pipeline file has its table, and the dead letters of its writers.
 
-    Other fields of the file are not read, so errors in them, or environment variables that they need, do not matter.
+    Writers that stop at bad messages have no dead letters. Other fields of the file are not read, so errors in them, or
+    environment variables that they need, do not matter.
 
     Raises:
         InvalidInput, NotFound: See `weft.streams.pipeline.file.pipeline.load_pipeline`.
     """
     path = Path(path).absolute()
     whole = read_file(path)
-    given = whole.get("writers")
+    sections = whole.get("writers")
     writers = {
         name: {field: section[field] for field in LetterFields.model_fields if field in section}
-        for name, section in (given.items() if isinstance(given, dict) else ())
+        for name, section in (sections.items() if isinstance(sections, dict) else ())
         if isinstance(section, dict)
     }
-    found, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment)
-    location = TableLocation(resolve_location(found.table.uri, path.parent), found.table.storage_options)
+    content, _ = read_fields(_File, {"table": whole.get("table", {}), "writers": writers}, path, environment)
+    location = TableLocation(resolve_location(content.table.uri, path.parent), content.table.storage_options)
     places = []
-    for name, writer in found.writers.items():
+    for name, writer in content.writers.items():
         if writer.on_error == "stop":
             continue
         stream, lane = writer.names(name)
@@ -87,11 +88,11 @@ def load_letter_places(
 
 
 def choose_places(places: list[LetterPlace], only: str | None) -> list[LetterPlace]:
-    """The places of all writers, or of one.
+    """Choose the places of all writers, or of one.
 
     Args:
         places: From `load_letter_places`.
-        only: The writer, by its name or its stream.
+        only: Name or stream of the writer; None for all writers.
 
     Raises:
         InvalidInput: There is no such writer, or it has no dead letters.
@@ -99,8 +100,8 @@ def choose_places(places: list[LetterPlace], only: str | None) -> list[LetterPla
     chosen = [place for place in places if only is None or only in {place.writer, place.stream}]
     if not chosen:
         what = "no writer of the pipeline has dead letters" if only is None else f"writer {only!r} has no dead letters"
-        known = ", ".join(place.writer for place in places) or "none"
-        raise InvalidInput(what, hint=f"writers with dead letters: {known}; one with on_error: stop has none")
+        names = ", ".join(place.writer for place in places) or "none"
+        raise InvalidInput(what, hint=f"writers with dead letters: {names}; one with on_error: stop has none")
     return chosen
 
 

@@ -34,23 +34,23 @@ _MIN_EVERY_SECONDS: Final = 0.1  # at shorter intervals the service would only c
 
 
 def _text(value: Any) -> Any:
-    """YAML's ``true`` and ``10`` as text, as Kafka and Spark expect settings."""
+    """Convert YAML's ``true`` and ``10`` into the texts that Kafka and Spark expect."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
-def _section_of_word(value: Any) -> Any:
-    """The section for ``false``, and for the short form ``inline`` or ``cluster``."""
+def _parse_place_section(value: Any) -> Any:
+    """Convert the short forms of a section: ``inline``, ``cluster``, or ``false``."""
     return {"on": value} if isinstance(value, str) else none_if_off(value)
 
 
-def _section_if_on(value: Any) -> Any:
-    """The section for ``false`` and ``true``."""
+def _parse_switch(value: Any) -> Any:
+    """Convert ``true`` into an empty section, and ``false`` into None."""
     return {} if value is True else none_if_off(value)
 
 
-def _known_format(name: str) -> str:
+def _check_format_name(name: str) -> str:
     try:
         return check_format(name)
     except InvalidInput as error:
@@ -85,9 +85,9 @@ class KafkaSection(_Model):
     type: Literal["kafka"]
     topic: str | None = None
     topics: list[str] = []
-    format: Annotated[str, AfterValidator(_known_format)] = "json"
+    format: Annotated[str, AfterValidator(_check_format_name)] = "json"
     format_options: Settings = {}
-    key_format: Annotated[str, AfterValidator(_known_format)] = "json"
+    key_format: Annotated[str, AfterValidator(_check_format_name)] = "json"
     starting_offsets: Literal["earliest", "latest"] | dict[str, dict[str, int]] = "earliest"
     max_offsets_per_trigger: int | None = Field(default=None, ge=1)
     options: Settings = {}
@@ -120,7 +120,7 @@ class DeadLetterSection(LetterLimit):
 
 
 def as_section(value: Any) -> Any:
-    """A path alone as the section with this path."""
+    """Convert a path into a section that has only this path."""
     return {"path": value} if isinstance(value, str) else value
 
 
@@ -158,7 +158,7 @@ class WriterSection(LetterFields):
 
 
 class CompactionSection(DueSettings):
-    """How often compaction checks the table, what is due, where the work is done, and with how much of the machine."""
+    """How often compaction runs, what is due, where it runs, and how much of the machine it may use."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     on: Literal["here", "cluster", "inline"] = "here"
@@ -176,11 +176,12 @@ class BackPressureSection(_Model):
     """When writers of a table slow down.
 
     Attributes:
-        max_read_amplification: When a read of the table fetches more than this many times the bytes that it would fetch
-            if the table was compacted (`weft.storage.core.plan.read_cost.ReadCost`). None: no limit.
-        max_commits: Or when it opens the files of more than this many commits. None: no limit.
+        max_read_amplification: Writers slow down when a read of the table fetches more than this many times the bytes
+            that it would fetch if the table was compacted (`weft.storage.core.plan.read_cost.ReadCost`). None: no
+            limit.
+        max_commits: They also slow down when a read opens the files of more than this many commits. None: no limit.
         max_delay: Longest wait before a batch, in seconds.
-        every: Shortest time between two looks at the table, in seconds.
+        every: Shortest time between two measurements of the table, in seconds.
     """
 
     max_read_amplification: Annotated[float | None, BeforeValidator(none_if_off)] = Field(default=8.0, gt=1)
@@ -196,7 +197,7 @@ class CleanSection(RetentionSettings):
 
 
 class TtlSection(_Model):
-    """How often a service looks for rows and deletes that are older than the time to live of the table."""
+    """How often a service removes rows and deletes that are older than the time to live of the table."""
 
     every: Duration = Field(default=600.0, ge=_MIN_EVERY_SECONDS)
 
@@ -215,11 +216,11 @@ class IcebergSection(IcebergTarget):
 
 
 class PublishSection(_Model):
-    """To which open formats the base files are published, and how often to look whether they have changed."""
+    """To which open formats base files are published, and how often to check whether they have changed."""
 
     every: Duration = Field(default=30.0, ge=_MIN_EVERY_SECONDS)
     iceberg: IcebergSection | None = None
-    delta: Annotated[DeltaTarget | None, BeforeValidator(_section_if_on)] = None
+    delta: Annotated[DeltaTarget | None, BeforeValidator(_parse_switch)] = None
 
     @property
     def targets(self) -> list[Target]:
@@ -235,11 +236,11 @@ class PipelineConfig(_Model):
     kafka: Settings = {}
     registry: Settings = {}
     spark: Settings = {}
-    compaction: Annotated[CompactionSection | None, BeforeValidator(_section_of_word)] = CompactionSection()
+    compaction: Annotated[CompactionSection | None, BeforeValidator(_parse_place_section)] = CompactionSection()
     clean: Annotated[CleanSection | None, BeforeValidator(none_if_off)] = None
-    ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = None
+    ttl: Annotated[TtlSection | None, BeforeValidator(_parse_switch)] = None
     publish: Annotated[PublishSection | None, BeforeValidator(none_if_off)] = None
-    back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_section_if_on)] = None
+    back_pressure: Annotated[BackPressureSection | None, BeforeValidator(_parse_switch)] = None
     state: str | None = None
 
 
@@ -272,7 +273,7 @@ class CommandConfig(PipelineConfig):
     """Some sections of the file, for commands other than ``weft run``."""
 
     writers: dict[str, WriterSection] = {}
-    ttl: Annotated[TtlSection | None, BeforeValidator(_section_if_on)] = TtlSection()
+    ttl: Annotated[TtlSection | None, BeforeValidator(_parse_switch)] = TtlSection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +322,7 @@ class WriterSpec:
         select: Output column to SQL expression; None: the columns of the message or the source.
         trigger_seconds: Shortest time from the start of one batch to the start of the next.
         resume: Where to continue: from the checkpoint alone, or from the table (`weft.streams.write.resume`).
-        lateness: An event's first ordering value is at most this much below the largest one before it; None: no
+        lateness: How far the first ordering value of an event may be below the largest one before it; None: no
             watermarks.
         key: Fields of the Kafka key and their types; None: the fields that are the key columns of the table.
         tombstones: How messages without a value are handled (`weft.streams.write.tombstones`).

@@ -3,7 +3,7 @@
 Everything that can be checked without Spark and without the network is checked here, so that an error names the field
 before any process starts.
     `references`      environment variables, files and keyrings in values
-    `pipeline_file`   durations, locations
+    `pipeline_file`   durations, sizes, locations
     `model`           the sections of the file, and the resolved `Pipeline`
     `check`           the writers against the schema of the table
 """
@@ -29,7 +29,7 @@ from weft.streams.formats.format_options import check_options
 from weft.streams.formats.registry import check_registry_settings, names_schema
 from weft.streams.pipeline.file.check import publish_problems, refusal, writer_problems
 from weft.streams.pipeline.file.check_sources import source_problems
-from weft.streams.pipeline.file.file_problems import WrongFile, fields_of, parse_sound
+from weft.streams.pipeline.file.file_problems import WrongFile, fields_of, parse_valid_fields
 from weft.streams.pipeline.file.model import (
     BackPressureSection,
     CleanSection,
@@ -105,13 +105,13 @@ def load_settings(target: str, *sections: str, environment: Mapping[str, str] = 
     if not is_pipeline(target):
         return CommandSettings(TableLocation(target))
     path = Path(target).absolute()
-    whole = {"table": {}, **read_file(path)}
-    asked = {name: whole[name] for name in ("table", *sections) if name in whole}
-    given, raw = read_fields(CommandConfig, asked, path, environment)
-    table = TableLocation(resolve_location(given.table.uri, path.parent), given.table.storage_options)
-    spark = resolve_archives(given.spark, path.parent)
-    publish = _resolve_publish(given.publish, path.parent)
-    return CommandSettings(table, spark, given.compaction, given.clean, given.ttl, publish, raw)
+    content = {"table": {}, **read_file(path)}
+    requested = {name: content[name] for name in ("table", *sections) if name in content}
+    config, raw = read_fields(CommandConfig, requested, path, environment)
+    table = TableLocation(resolve_location(config.table.uri, path.parent), config.table.storage_options)
+    spark = resolve_archives(config.spark, path.parent)
+    publish = _resolve_publish(config.publish, path.parent)
+    return CommandSettings(table, spark, config.compaction, config.clean, config.ttl, publish, raw)
 
 
 def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ) -> Pipeline:
@@ -122,15 +122,15 @@ def load_pipeline(path: str | Path, environment: Mapping[str, str] = os.environ)
         WrongFile: The file is wrong; the message names the file and every field, the hint how to fix them.
     """
     path = Path(path).absolute()
-    found: list[InvalidInput] = []
-    raw = resolve_references(read_file(path), path, environment, found.append)
-    given = parse_sound(PipelineConfig, raw, SECTIONS, found)
-    pipeline = None if given is None else resolve(path, given, found.append, fields_of(found))
-    if found:
+    problems: list[InvalidInput] = []
+    raw = resolve_references(read_file(path), path, environment, problems.append)
+    config = parse_valid_fields(PipelineConfig, raw, SECTIONS, problems)
+    pipeline = None if config is None else resolve(path, config, problems.append, fields_of(problems))
+    if problems:
         if pipeline is not None:
-            found.extend(source_problems(pipeline, {problem.message for problem in found}))
-        raise WrongFile(path, found, hint="weft init DIR --example writes a file with every setting, explained")
-    assert pipeline is not None, "a file from which nothing is left has a problem"
+            problems.extend(source_problems(pipeline, {problem.message for problem in problems}))
+        raise WrongFile(path, problems, hint="weft init DIR --example writes a file with every setting, explained")
+    assert pipeline is not None, "a file without valid fields has a problem"
     return pipeline
 
 
@@ -141,7 +141,7 @@ def read_fields(
     environment: Mapping[str, str],
     sections: Sections = SECTIONS,
 ) -> tuple[Model, dict[str, Any]]:
-    """Some sections of a file as a model, and their values without references.
+    """Parse some sections of a file as a model.
 
     Args:
         model: Model of these sections.
@@ -150,22 +150,25 @@ def read_fields(
         environment: Values of ``${NAME}``.
         sections: See `weft.storage.config.config_file.parse_fields`.
 
+    Returns:
+        The model, and the values with their references replaced.
+
     Raises:
         WrongFile: The message names every field that is wrong.
     """
-    found: list[InvalidInput] = []
-    resolved = resolve_references(raw, path, environment, found.append)
-    given = parse_sound(model, resolved, sections, found)
-    if found:
-        raise WrongFile(path, found)
-    assert given is not None, "a file from which nothing is left has a problem"
-    return given, resolved
+    problems: list[InvalidInput] = []
+    resolved = resolve_references(raw, path, environment, problems.append)
+    values = parse_valid_fields(model, resolved, sections, problems)
+    if problems:
+        raise WrongFile(path, problems)
+    assert values is not None, "a file without valid fields has a problem"
+    return values, resolved
 
 
 def resolve_references(
     raw: dict[str, Any], path: Path, environment: Mapping[str, str], report: Report
 ) -> dict[str, Any]:
-    """The values of a file without references.
+    """Replace the references to environment variables, files and keyrings in the values of a file.
 
     Args:
         raw: The values.
@@ -189,98 +192,102 @@ def resolve_references(
     return resolved
 
 
-def _resolve_publish(given: PublishSection | None, folder: Path) -> PublishSection | None:
-    """A folder of Iceberg tables is relative to the folder of the file, as the location of the table is."""
-    iceberg = None if given is None else given.iceberg
-    if given is None or iceberg is None or iceberg.properties.get("type") != FOLDER:
-        return given
-    if not (place := iceberg.properties.get("warehouse")):
-        return given
-    properties = {**iceberg.properties, "warehouse": resolve_location(place, folder)}
-    return given.model_copy(update={"iceberg": iceberg.model_copy(update={"properties": properties})})
+def _resolve_publish(section: PublishSection | None, folder: Path) -> PublishSection | None:
+    """Make the folder of Iceberg tables absolute; relative paths start at the folder of the pipeline file."""
+    iceberg = None if section is None else section.iceberg
+    if section is None or iceberg is None or iceberg.properties.get("type") != FOLDER:
+        return section
+    if not (warehouse := iceberg.properties.get("warehouse")):
+        return section
+    properties = {**iceberg.properties, "warehouse": resolve_location(warehouse, folder)}
+    return section.model_copy(update={"iceberg": iceberg.model_copy(update={"properties": properties})})
 
 
-def resolve(path: Path, given: PipelineConfig, report: Report, wrong: AbstractSet[str] = frozenset()) -> Pipeline:
-    """The resolved form of a pipeline file.
+def resolve(
+    path: Path, config: PipelineConfig, report: Report, wrong_fields: AbstractSet[str] = frozenset()
+) -> Pipeline:
+    """Resolve a pipeline file: fill in defaults, and make paths absolute.
 
     Args:
         path: Absolute path of the file.
-        given: Its content.
-        report: Called with each problem. If there are any, the result is good enough for further checks only.
-        wrong: Fields that were wrong, and are not in the content.
+        config: Its content.
+        report: Called with each problem. If there is one, use the result for further checks only.
+        wrong_fields: Fields that were wrong, and are therefore not in the content.
     """
-    config = schema = None
-    if given.table.config is not None:
-        config, schema, problems = check_config(given.table.config)
+    table_config = schema = None
+    if config.table.config is not None:
+        table_config, schema, problems = check_config(config.table.config)
         for problem in problems:
             report(InvalidInput(f"table.config.{problem.message}", hint=problem.hint))
         if schema is None:
-            config = None
+            table_config = None
     folder = path.parent
-    state = Path(resolve_location(given.state or f".weft/{path.stem}", folder))
+    state = Path(resolve_location(config.state or f".weft/{path.stem}", folder))
     writers = {}
-    for name, section in given.writers.items():
-        for problem in _section_problems(name, section, given):
+    for name, section in config.writers.items():
+        for problem in _section_problems(name, section, config):
             report(InvalidInput(f"writers.{name}{problem.message}", hint=problem.hint))
-        writers[name] = _resolve_writer(name, section, given, folder, state)
-    for problem in _shared(writers):
+        writers[name] = _resolve_writer(name, section, config, folder, state)
+    for problem in _sharing_problems(writers):
         report(problem)
-    location = TableLocation(resolve_location(given.table.uri, folder), given.table.storage_options)
-    spark = resolve_archives(given.spark, folder)
-    ttl = given.ttl
-    if ttl is None and "ttl" not in given.model_fields_set and config is not None and config.ttl is not None:
+    location = TableLocation(resolve_location(config.table.uri, folder), config.table.storage_options)
+    spark = resolve_archives(config.spark, folder)
+    ttl = config.ttl
+    if "ttl" not in config.model_fields_set and table_config is not None and table_config.ttl is not None:
         ttl = TtlSection()
     pipeline = Pipeline(
         path,
         location,
-        config,
+        table_config,
         writers,
-        given.compaction,
-        given.clean,
+        config.compaction,
+        config.clean,
         spark,
         state,
-        given.back_pressure,
+        config.back_pressure,
         ttl,
-        _resolve_publish(given.publish, folder),
+        _resolve_publish(config.publish, folder),
     )
-    for problem in publish_problems(given.publish, schema):
+    for problem in publish_problems(config.publish, schema):
         report(problem)
     if schema is not None:
         for writer in writers.values():
-            known = f"writers.{writer.name}.select" not in wrong  # else its columns are not those of the messages
-            for problem in writer_problems(writer, schema) if known else ():
+            if f"writers.{writer.name}.select" in wrong_fields:
+                continue  # it is not in the content, so the fields of the messages would be checked in its place
+            for problem in writer_problems(writer, schema):
                 report(problem)
     return pipeline
 
 
-def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) -> Iterator[InvalidInput]:
-    """What is wrong with one writer. Messages start with ``.field:``; the caller adds the writer's name."""
+def _section_problems(name: str, section: WriterSection, config: PipelineConfig) -> Iterator[InvalidInput]:
+    """Problems of one writer. Their messages start with ``.field:``; the caller adds the writer's name."""
     names = {name: ""}
-    for text, where in zip(given.names(name), (".stream", ".lane"), strict=True):
+    source = section.source
+    for text, where in zip(section.names(name), (".stream", ".lane"), strict=True):
         names.setdefault(text, where)
     for text, where in names.items():
         yield from refusal(f"{where}: ", lane_name, text)
-    for section, fields in (("schema", given.message), ("key", given.key)):
+    for part, fields in (("schema", section.message), ("key", section.key)):
         for column, type_name in (fields or {}).items():
-            yield from refusal(f".{section}.{column}: ", parse_type, type_name)
-    for setting, is_given in (("key", given.key is not None), ("tombstones", given.tombstones != "ignore")):
-        if is_given and not given.message:
+            yield from refusal(f".{part}.{column}: ", parse_type, type_name)
+    for setting, is_set in (("key", section.key is not None), ("tombstones", section.tombstones != "ignore")):
+        if is_set and not section.message:
             yield InvalidInput(f".{setting}: needs messages that are decoded", hint="add schema, or remove it")
-    if given.on_error == "stop" and given.dead_letter:
+    if section.on_error == "stop" and section.dead_letter:
         yield InvalidInput(".dead_letter: cannot be combined with on_error: stop", hint="remove one of the two")
-    if isinstance(given.source, KafkaSection | FilesSection) and not given.message:
-        what = "JSON message" if isinstance(given.source, KafkaSection) else "files"
+    if isinstance(source, KafkaSection | FilesSection) and not section.message:
+        what = "JSON message" if isinstance(source, KafkaSection) else "files"
         hint = f"add schema: {{column: type}} of the {what}; weft infer proposes one"
         yield InvalidInput(".schema: is missing", hint=hint)
-    if isinstance(given.source, FilesSection):
-        yield from _files_problems(given)
-    if isinstance(given.source, KafkaSection):
-        yield from _format_problems(given.source, {**whole.registry, **given.registry})
-        yield from _kafka_problems(given.source, {**whole.kafka, **given.kafka})
+    if isinstance(source, FilesSection):
+        yield from _files_problems(section)
+    if isinstance(source, KafkaSection):
+        yield from _format_problems(source, {**config.registry, **section.registry})
+        yield from _kafka_problems(source, {**config.kafka, **section.kafka})
         return
-    if given.kafka:
+    if section.kafka:
         yield InvalidInput(".kafka: the source is not of type kafka", hint="use source.options instead")
-    if given.resume == "table":
+    if section.resume == "table":
         yield InvalidInput(
             ".resume: only a Kafka source can start at the offsets that the table recorded",
             hint="remove it; after a restore give this writer a new checkpoint, a source that starts where the "
@@ -288,27 +295,28 @@ def _section_problems(name: str, given: WriterSection, whole: PipelineConfig) ->
         )
 
 
-def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
+def _resolve_writer(name: str, section: WriterSection, config: PipelineConfig, folder: Path, state: Path) -> WriterSpec:
     """Resolve one writer."""
-    stream, lane = given.names(name)
-    if isinstance(given.source, KafkaSection):
+    source = section.source
+    stream, lane = section.names(name)
+    if isinstance(source, KafkaSection):
         reader_format, ddl = "weft_kafka", None
-        options = kafka_options(given.source, {**whole.kafka, **given.kafka})
-        expressions = [*(given.select or {}).values(), given.where or ""]
-        formats = (given.source.format, given.source.key_format)  # a header may name the schema
+        options = kafka_options(source, {**config.kafka, **section.kafka})
+        expressions = [*(section.select or {}).values(), section.where or ""]
+        formats = (source.format, source.key_format)  # a header may name the schema
         if any("_kafka.headers" in sql for sql in expressions) or any(map(names_schema, formats)):
             options = {"includeHeaders": "true", **options}
-    elif isinstance(given.source, FilesSection):
-        files, ddl = given.source, None
-        # JSON is read line by line, so that a line that is not JSON is known as it is.
-        reader_format = "text" if files.format == "json" else files.format
-        options = {"path": resolve_location(files.path, folder), **files.options}
-        if files.max_files_per_trigger is not None:
-            options["maxFilesPerTrigger"] = str(files.max_files_per_trigger)
+    elif isinstance(source, FilesSection):
+        ddl = None
+        # JSON is read as lines of text, so that a line that is not JSON becomes a dead letter as it is.
+        reader_format = "text" if source.format == "json" else source.format
+        options = {"path": resolve_location(source.path, folder), **source.options}
+        if source.max_files_per_trigger is not None:
+            options["maxFilesPerTrigger"] = str(source.max_files_per_trigger)
     else:
-        reader_format, ddl = given.source.format, given.source.ddl
-        options = dict(given.source.options)
-    letters = given.dead_letter or DeadLetterSection()
+        reader_format, ddl = source.format, source.ddl
+        options = dict(source.options)
+    letters = section.dead_letter or DeadLetterSection()
     return WriterSpec(
         name=name,
         stream=stream,
@@ -316,35 +324,35 @@ def _resolve_writer(name: str, given: WriterSection, whole: PipelineConfig, fold
         reader_format=reader_format,
         reader_options=options,
         reader_schema=ddl,
-        file_format=given.source.format if isinstance(given.source, FilesSection) else None,
-        message_format=given.source.format if isinstance(given.source, KafkaSection) else "json",
-        format_options=given.source.format_options if isinstance(given.source, KafkaSection) else {},
-        key_format=given.source.key_format if isinstance(given.source, KafkaSection) else "json",
-        registry={**whole.registry, **given.registry},
-        message=given.message,
-        select=given.select,
-        where=given.where,
-        trigger_seconds=given.trigger,
-        key=given.key,
-        tombstones=given.tombstones,
+        file_format=source.format if isinstance(source, FilesSection) else None,
+        message_format=source.format if isinstance(source, KafkaSection) else "json",
+        format_options=source.format_options if isinstance(source, KafkaSection) else {},
+        key_format=source.key_format if isinstance(source, KafkaSection) else "json",
+        registry={**config.registry, **section.registry},
+        message=section.message,
+        select=section.select,
+        where=section.where,
+        trigger_seconds=section.trigger,
+        key=section.key,
+        tombstones=section.tombstones,
         dead_letter=None if letters.path is None else resolve_location(letters.path, folder),
-        on_error=given.on_error,
-        letter_limit=given.dead_letter,
-        takeover=given.takeover,
-        resume=given.resume,
-        lateness=given.lateness,
-        checkpoint=resolve_location(given.checkpoint or str(state / "checkpoints" / name), folder),
-        spark=resolve_archives({**whole.spark, **given.spark}, folder),
+        on_error=section.on_error,
+        letter_limit=section.dead_letter,
+        takeover=section.takeover,
+        resume=section.resume,
+        lateness=section.lateness,
+        checkpoint=resolve_location(section.checkpoint or str(state / "checkpoints" / name), folder),
+        spark=resolve_archives({**config.spark, **section.spark}, folder),
     )
 
 
 def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Iterator[InvalidInput]:
-    """What is wrong with the options of the formats of a source, and which packages and settings they lack."""
+    """Problems of the format options of a source, and packages and settings that its formats lack."""
     yield from refusal(".source.format_options.", check_options, source.format, source.format_options)
     if source.key_format.startswith("debezium"):
         yield InvalidInput(
             f".source.key_format: {source.key_format!r} is a format of values",
-            hint="the key of a change event has the format json or avro",
+            hint="use json or avro for the key of a change event",
         )
     for field, name, options in (
         ("format", source.format, source.format_options),
@@ -353,13 +361,13 @@ def _format_problems(source: KafkaSection, registry: Mapping[str, str]) -> Itera
         yield from refusal(f".source.{field}: ", check_registry_settings, name, registry, options)
 
 
-def _files_problems(given: WriterSection) -> Iterator[InvalidInput]:
-    """What is wrong with a source of files."""
-    assert isinstance(given.source, FilesSection), "the caller has checked this"
-    if given.tombstones != "ignore" or given.key is not None:
-        setting = "tombstones" if given.key is None else "key"
+def _files_problems(section: WriterSection) -> Iterator[InvalidInput]:
+    """Problems of a source of files."""
+    assert isinstance(section.source, FilesSection), "the caller has checked this"
+    if section.tombstones != "ignore" or section.key is not None:
+        setting = "tombstones" if section.key is None else "key"
         yield InvalidInput(f".{setting}: files have no Kafka key", hint="remove it")
-    for option in given.source.options:
+    for option in section.source.options:
         if option.lower() in {"path", "maxfilespertrigger", "mode", "columnnameofcorruptrecord", "multiline"}:
             yield InvalidInput(
                 f".source.options.{option}: is set by weft", hint="use path or max_files_per_trigger, or remove it"
@@ -367,14 +375,15 @@ def _files_problems(given: WriterSection) -> Iterator[InvalidInput]:
 
 
 def _kafka_problems(source: KafkaSection, kafka: Mapping[str, str]) -> Iterator[InvalidInput]:
-    """What is wrong with a Kafka source. The values of options are checked when the source is loaded."""
+    """Problems of a Kafka source. The values of options are checked when the source is loaded."""
     if not source.topic and not source.topics:
         yield InvalidInput(".source.topic: is missing", hint="add topic, or topics for several")
     if source.topic and source.topics:
         yield InvalidInput(".source.topics: cannot be combined with topic", hint="keep one of the two")
     if not kafka.get(_BOOTSTRAP):
-        close = "".join(f"{each} is written: did you mean this? " for each in get_close_matches(_BOOTSTRAP, kafka, 1))
-        hint = f'{close}add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
+        similar = get_close_matches(_BOOTSTRAP, kafka, 1)
+        suggestion = f"{similar[0]} is written: did you mean this? " if similar else ""
+        hint = f'{suggestion}add kafka: {{{_BOOTSTRAP}: "host:9092"}} to the pipeline'
         yield InvalidInput(f": kafka.{_BOOTSTRAP} is missing", hint=hint)
     fixed = _FIXED if source.max_offsets_per_trigger is None else {*_FIXED, "maxoffsetspertrigger"}
     for option in source.options:
@@ -398,15 +407,15 @@ def kafka_options(source: KafkaSection, kafka: Mapping[str, str]) -> dict[str, s
     return {**fixed, **source.options, **{f"kafka.{name}": value for name, value in kafka.items()}}
 
 
-def _shared(writers: Mapping[str, WriterSpec]) -> Iterator[InvalidInput]:
+def _sharing_problems(writers: Mapping[str, WriterSpec]) -> Iterator[InvalidInput]:
     """Lanes and checkpoints that two writers share."""
-    for what in ("lane", "checkpoint"):
+    for field in ("lane", "checkpoint"):
         owner: dict[str, str] = {}
         for writer in writers.values():
-            value = getattr(writer, what)
+            value = getattr(writer, field)
             if value in owner:
                 yield InvalidInput(
-                    f"writers.{writer.name}.{what}: {what} {value!r} is already used by writer {owner[value]!r}",
-                    hint=f"give one of them another {what}",
+                    f"writers.{writer.name}.{field}: {field} {value!r} is already used by writer {owner[value]!r}",
+                    hint=f"give one of them another {field}",
                 )
             owner[value] = writer.name

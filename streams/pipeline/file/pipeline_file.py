@@ -1,8 +1,8 @@
-"""Reads a pipeline file as plain values: durations, locations.
+"""Reads a pipeline file as plain values, and parses sizes, latenesses and locations.
 
 `weft.streams.pipeline.file.references` replaces references to environment variables and secrets.
-`weft.storage.config.config_file` reads the YAML and words errors; `weft.streams.pipeline.file.pipeline` knows what the
-fields mean.
+`weft.storage.config.config_file` reads the YAML and formats errors; `weft.streams.pipeline.file.pipeline` interprets
+the fields.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def read_file(path: Path) -> dict[str, Any]:
         InvalidInput: The file cannot be read, or is not a YAML mapping.
     """
     if not path.exists():
-        raise NotFound(f"there is no pipeline file {path}", hint="weft init DIR writes one to start from")
+        raise NotFound(f"there is no pipeline file {path}", hint="create one with weft init DIR")
     raw = read_yaml(path)
     if not isinstance(raw, dict):
         raise InvalidInput(
-            f"{path} is not a mapping", hint="a pipeline has the sections table and writers; see weft init"
+            f"{path} is not a mapping", hint="write the sections table and writers; weft init DIR creates an example"
         )
     return raw
 

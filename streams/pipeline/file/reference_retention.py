@@ -11,40 +11,40 @@ from weft.streams.pipeline.file.quantities import duration
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """How long a table keeps its snapshots.
+class SnapshotRetention:
+    """How long a table keeps its snapshots, and to which tables it refers.
 
     Attributes:
-        retain: Seconds.
-        references: Locations of the tables that it refers to, by reference.
+        retain: How long it keeps its snapshots, in seconds.
+        references: Locations of the referenced tables, by the name of the reference.
     """
 
     retain: float
     references: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_kept(location: TableLocation, retain: float) -> tuple[str, Kept]:
-    """The location of a table in its normal form, and what it refers to.
+def read_retention(location: TableLocation, retain: float) -> tuple[str, SnapshotRetention]:
+    """Read the location of a table in its normal form, and the tables that it refers to.
 
     Raises:
         TableError: The table cannot be read.
     """
     table = Table.open(location.uri, storage_options=location.storage_options)
-    references = {each.name: table.env.of_table(each.table).store.uri for each in table.schema.references}
-    return table.uri, Kept(retain, references)
+    references = {item.name: table.env.of_table(item.table).store.uri for item in table.schema.references}
+    return table.uri, SnapshotRetention(retain, references)
 
 
-def shorter_retentions(tables: Mapping[str, Kept]) -> Iterator[str]:
-    """For each reference to a table that keeps its snapshots for a shorter time: what follows from it, in words.
+def retention_warnings(tables: Mapping[str, SnapshotRetention]) -> Iterator[str]:
+    """A warning for each reference to a table that keeps its snapshots for a shorter time.
 
     Args:
-        tables: By location.
+        tables: The retentions of tables, by location.
     """
-    for uri, kept in tables.items():
-        for name, other in kept.references.items():
-            if other in tables and tables[other].retain < kept.retain:
+    for uri, retention in tables.items():
+        for name, other in retention.references.items():
+            if other in tables and tables[other].retain < retention.retain:
                 yield (
-                    f"{uri} keeps its snapshots for {duration(kept.retain)}, but {other} only for "
+                    f"{uri} keeps its snapshots for {duration(retention.retain)}, but {other} only for "
                     f"{duration(tables[other].retain)}: older snapshots cannot show its reference {name!r}; clean "
                     "both with the same retain"
                 )

@@ -46,7 +46,7 @@ class References:
         self.secret_fields: set[str] = set()
 
     def resolve(self, value: Any, field: str = "") -> Any:
-        """A value of the file, with the references in all its texts replaced.
+        """Replace the references in all texts of a value of the file.
 
         Args:
             value: A text, a number, a list or a mapping.
@@ -64,21 +64,21 @@ class References:
         if match[0] == "$$":
             return "$"
         try:
-            return self._find(match, field)
+            return self._value_of(match, field)
         except InvalidInput as error:
             self._report(error)
             return match[0]
 
-    def _find(self, match: re.Match[str], field: str) -> str:
-        kind, found, rest = (match[1] or "").partition(":")
-        if not found:
+    def _value_of(self, match: re.Match[str], field: str) -> str:
+        kind, colon, rest = (match[1] or "").partition(":")
+        if not colon:
             kind, rest = "env", kind
         if kind == "file" and rest:
             self.secret_fields.add(field)
-            return self._read(rest, field)
+            return self._read_file(rest, field)
         if kind == "keyring" and rest:
             self.secret_fields.add(field)
-            return _ask_keyring(rest, field)
+            return _read_keyring(rest, field)
         if kind != "env" or not _NAME.fullmatch(rest):
             raise InvalidInput(
                 f"{field}: {match.group()!r} is not the name of an environment variable",
@@ -90,14 +90,15 @@ class References:
             )
         return self._environment[rest]
 
-    def _read(self, path: str, field: str) -> str:
+    def _read_file(self, path: str, field: str) -> str:
         file = self._folder / Path(path).expanduser()
         try:
             with file.open("rb") as opened:
                 content = opened.read(MAX_BYTES + 1)
             if len(content) > MAX_BYTES:
                 raise InvalidInput(
-                    f"{field}: file {file} has more than {MAX_BYTES:,} bytes", hint="is it the right one?"
+                    f"{field}: file {file} has more than {MAX_BYTES:,} bytes",
+                    hint="check the path: a secret is shorter",
                 )
             text = content.decode()
         except OSError as error:
@@ -110,7 +111,7 @@ class References:
         return text.removesuffix("\n").removesuffix("\r")
 
 
-def _ask_keyring(entry: str, field: str) -> str:
+def _read_keyring(entry: str, field: str) -> str:
     service, _, user = entry.rpartition("/")
     if not service or not user:
         raise InvalidInput(f"{field}: ${{keyring:{entry}}} has no user", hint="write ${keyring:SERVICE/USER}")

@@ -59,18 +59,18 @@ def _expand(argument: str, folder: Path) -> Iterator[str]:
     if not _PATTERN & set(argument):
         yield whole
         return
-    # Not Path.glob, which takes no absolute pattern.
-    found = sorted(text for text in glob.glob(whole, recursive=True) if _is_table(text))  # noqa: PTH207
-    if not found:
+    # Path.glob does not accept an absolute pattern.
+    paths = sorted(text for text in glob.glob(whole, recursive=True) if _is_table(text))  # noqa: PTH207
+    if not paths:
         raise InvalidInput(f"{argument}: matches no table and no pipeline file", hint="quote it, and check the folder")
-    yield from found
+    yield from paths
 
 
 def _lines(path: Path) -> Iterable[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="a list has one table per line") from None
+        raise NotFound(f"{path}: cannot be read: {error.strerror}", hint="create it, with one table per line") from None
     return [line for line in (line.partition("#")[0].strip() for line in text.splitlines()) if line]
 
 
@@ -80,7 +80,7 @@ def _is_table(text: str) -> bool:
 
 
 def _names(texts: Sequence[str]) -> Mapping[str, str]:
-    """Short names by text: its last part if that is unique, otherwise the whole text."""
+    """The name of each text: its last part if that is unique, otherwise the whole text."""
     short = {text: Path(text).stem if is_pipeline(text) else text.rstrip("/").rpartition("/")[2] for text in texts}
-    taken = list(short.values())
-    return {text: name if name and taken.count(name) == 1 else text for text, name in short.items()}
+    names = list(short.values())
+    return {text: name if name and names.count(name) == 1 else text for text, name in short.items()}

@@ -1,7 +1,7 @@
-"""Compares the fields that a pipeline file declares with those that messages have, as far as messages can be read now.
+"""Compares the fields that a pipeline file declares with those of the newest messages.
 
-A field that no message has is no error: it may be new, or rare. But it is often misspelt, and then its column would be
-NULL for ever. Without Spark; commits no offsets.
+A field that no message has is not an error: it may be new, or rare. But it is often misspelt, and then its column would
+always be NULL. Needs no Spark; commits no offsets.
 """
 
 from __future__ import annotations
@@ -33,72 +33,73 @@ _NAMES: Final = 20  # that a hint lists
 
 @dataclass(slots=True)
 class MessageFindings:
-    """What messages show of the writers of a file.
+    """The result of a check of messages.
 
     Attributes:
-        warnings: Fields that no message has, and sources that have no message that can be read.
-        looked: What was looked at, in words, by writer.
-        not_looked: Why messages were not looked at, by writer.
-        unreachable: The writers among them whose brokers or registry did not answer.
+        warnings: Fields that no message has, and sources without a message that can be read.
+        checked: Which messages were checked, in words, by writer.
+        unchecked: Why messages were not checked, by writer.
+        unreachable: The writers in ``unchecked`` whose brokers or registry did not answer.
     """
 
     warnings: list[InvalidInput] = field(default_factory=list)
-    looked: dict[str, str] = field(default_factory=dict)
-    not_looked: dict[str, str] = field(default_factory=dict)
+    checked: dict[str, str] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
 
 
 def check_messages(writers: Mapping[str, WriterSpec], schema: TableSchema | None = None) -> MessageFindings:
-    """Read the newest messages of each writer that declares fields, and compare these with those of the messages.
+    """Read the newest messages of each writer, and compare their fields with those that the writer declares.
 
-    Brokers that do not answer are asked once.
+    Brokers that do not answer are tried only once.
 
     Args:
         writers: The writers by name.
-        schema: Schema of the table, to look for messages without an ordering value; None: do not.
+        schema: Schema of the table, to look for messages without an ordering value; None skips this check.
     """
     findings = MessageFindings()
-    silent: dict[str, str] = {}
+    unreachable_servers: dict[str, str] = {}
     for name, writer in writers.items():
         if writer.message is None:
-            findings.not_looked[name] = "the file declares no fields for them (schema)"
+            findings.unchecked[name] = "the file declares no fields for them (schema)"
             continue
         servers = writer.reader_options.get("kafka.bootstrap.servers", "")
-        if servers in silent:
-            findings.not_looked[name] = silent[servers]
+        if servers in unreachable_servers:
+            findings.unchecked[name] = unreachable_servers[servers]
             findings.unreachable.add(name)
             continue
         try:
-            given, source = _read(writer)
+            messages, source = _read(writer)
         except (InvalidInput, NotFound) as error:  # no such topic or file, or none of the messages can be read
             findings.warnings.append(InvalidInput(f"writers.{name}.source: {error.message}", hint=error.hint))
             continue
         except TableError as error:
-            findings.not_looked[name] = error.message
+            findings.unchecked[name] = error.message
             findings.unreachable.add(name)
             if isinstance(error, SourceUnavailable):
-                silent[servers] = error.message
+                unreachable_servers[servers] = error.message
             continue
-        if given is None:
-            findings.not_looked[name] = source
+        if messages is None:
+            findings.unchecked[name] = source
             continue
-        of = f"{counted(len(given.rows), 'message')} of {source}" if given.rows else f"the schema of {source}"
-        findings.looked[name] = of
-        found = set(given.fields)
+        count = len(messages.rows)
+        description = f"{counted(count, 'message')} of {source}" if count else f"the schema of {source}"
+        findings.checked[name] = description
+        fields = set(messages.fields)
         if writer.file_format not in {None, "json"}:  # Spark's readers of files ignore the case of names
-            found |= {each for each in writer.message if each.lower() in map(str.lower, given.fields)}
-        findings.warnings += _missing(f"writers.{name}.schema", writer.message, found, of)
-        findings.warnings += misread_times(writer, given.rows, source)
-        if schema is not None and given.rows:
-            findings.warnings += unordered_messages(writer, schema, given.rows, source)
-        names = set(filter(None, given.key_fields))
+            fields |= {declared for declared in writer.message if declared.lower() in map(str.lower, messages.fields)}
+        findings.warnings += _missing(f"writers.{name}.schema", writer.message, fields, description)
+        findings.warnings += misread_times(writer, messages.rows, source)
+        if schema is not None and messages.rows:
+            findings.warnings += unordered_messages(writer, schema, messages.rows, source)
+        names = set(filter(None, messages.key_fields))
         if writer.key and names:
             findings.warnings += _missing(f"writers.{name}.key", writer.key, names, f"the keys of {source}")
     return findings
 
 
 def _read(writer: WriterSpec) -> tuple[Messages | None, str]:
-    """What messages show, and where they are from; None, and why, if the source is none that can be read here."""
+    """Read messages of a source; also returns where they are from. None, and why, if the source cannot be read here."""
     options = writer.reader_options
     if writer.file_format is not None:
         files = local_files(options["path"])
@@ -121,16 +122,16 @@ def _read(writer: WriterSpec) -> tuple[Messages | None, str]:
     return kafka_messages(source, pairs), ", ".join(parsed.topics)
 
 
-def _missing(where: str, declared: Iterable[str], found: AbstractSet[str], source: str) -> Iterator[InvalidInput]:
+def _missing(where: str, declared: Iterable[str], fields: AbstractSet[str], source: str) -> Iterator[InvalidInput]:
     """Declared fields that no message has."""
-    names = sorted(found)
+    names = sorted(fields)
     for name in declared:
-        if name in found:
+        if name in fields:
             continue
-        folded = {each.lower(): each for each in names}
-        close = [f"did you mean {folded[each]}? " for each in get_close_matches(name.lower(), folded, 1)]
-        shown = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
+        folded = {match.lower(): match for match in names}
+        suggestions = [f"did you mean {folded[match]}? " for match in get_close_matches(name.lower(), folded, 1)]
+        listed = ", ".join(names[:_NAMES]) + (", ..." if len(names) > _NAMES else "")
         yield InvalidInput(
             f"{where}.{name}: not found in {source}",
-            hint=f"{''.join(close)}fields found: {shown}",
+            hint=f"{''.join(suggestions)}fields found: {listed}",
         )

@@ -1,7 +1,7 @@
-"""Finds messages without an ordering value: their rows change nothing, and nobody is told but by a count.
+"""Finds messages without an ordering value: their rows change nothing, and only a count says so.
 
 An expression of ``select`` is understood if it is a field, or a function or cast of one field (`timestamp_millis(ts)`):
-it is NULL if the field is missing or null. What other expressions give, only Spark knows (`weft doctor`).
+it is NULL if the field is missing or null. Other expressions need Spark (`weft doctor`).
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def unordered_messages(
     groups = [schema.group_by_name[name] for name in schema.stream(writer.stream).groups]
     for group in groups:
         tests = [_null_test(writer, name) for name in group.ordering]
-        known = [test for test in tests if test is not None]
-        if not known or len(known) < len(tests):
+        known_tests = [test for test in tests if test is not None]
+        if not known_tests or len(known_tests) < len(tests):
             continue
         # With several groups, a message may be meant for the others only: then it has no value of this one either.
         values = [_null_test(writer, name) for name in group.values] if len(groups) > 1 else []
-        lost = sum(all(test(row) for test in known) and _has_value(row, values) for row in rows)
+        lost = sum(all(test(row) for test in known_tests) and _has_value(row, values) for row in rows)
         if lost:
             text, hint = unordered_text(writer, schema, group.name, lost, len(rows))
             yield InvalidInput(f"writers.{writer.name}.select.{group.ordering[0]}: {text} ({source})", hint=hint)
 
 
 def unordered_text(writer: WriterSpec, schema: TableSchema, group_name: str, lost: int, count: int) -> tuple[str, str]:
-    """What is wrong with messages without an ordering value, and what to do.
+    """The text and the hint of a warning about messages without an ordering value.
 
     Args:
         writer: The writer.
@@ -72,18 +72,18 @@ def unordered_text(writer: WriterSpec, schema: TableSchema, group_name: str, los
     what = f"do not change group {group.name}" if several else "change nothing: they would not be in the table"
     text = f"{lost:,} of {counted(count, 'message')} have no value in {names}, which orders the events, and {what}"
     hint = "send the value"
-    instead = _OF_KAFKA.get(format_type(schema.column_by_name[first].type))
-    if instead is not None and writer.file_format is None:
-        now = (writer.select or {}).get(first, first)
-        hint += f", or take another one where it is missing, in select: {first}: coalesce({now}, {instead})"
+    kafka_time = _OF_KAFKA.get(format_type(schema.column_by_name[first].type))
+    if kafka_time is not None and writer.file_format is None:
+        expression = (writer.select or {}).get(first, first)
+        hint += f", or take another one where it is missing, in select: {first}: coalesce({expression}, {kafka_time})"
     return text, f"{hint} (guide: deploy/docs/modelling.md#orderings)"
 
 
 def _null_test(writer: WriterSpec, column: str) -> IsNull | None:
-    """Whether a column is NULL in a row that is made of a message; None if that cannot be told without Spark."""
+    """A test whether a column is NULL in the row of a message; None if only Spark can evaluate its expression."""
     expression = column if writer.select is None else writer.select.get(column, "")
-    found = _STRICT.fullmatch(expression)
-    name = "" if found is None else next(filter(None, found.groups()))
+    match = _STRICT.fullmatch(expression)
+    name = "" if match is None else next(filter(None, match.groups()))
     parts = [name] if name in (writer.message or {}) else name.split(".")
     if parts[0] not in (writer.message or {}):
         return None
@@ -92,11 +92,11 @@ def _null_test(writer: WriterSpec, column: str) -> IsNull | None:
     def is_null(row: Row) -> bool:
         if not folded:
             return value_at(row, parts) is None
-        return value_at({key.lower(): each for key, each in row.items()}, [part.lower() for part in parts]) is None
+        return value_at({key.lower(): value for key, value in row.items()}, [part.lower() for part in parts]) is None
 
     return is_null
 
 
 def _has_value(row: Row, tests: Sequence[IsNull | None]) -> bool:
-    """Whether a row has a value in one of the columns; true if there are none to ask."""
+    """Whether one of the tests finds a value in a row; also true if there is no test."""
     return not tests or any(test is not None and not test(row) for test in tests)

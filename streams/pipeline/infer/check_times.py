@@ -33,10 +33,10 @@ def misread_times(writer: WriterSpec, rows: Sequence[Mapping[str, Any]], source:
         values = [value for row in rows if isinstance(value := value_of(row, name), int | float)]
         for function, (units, unit) in EPOCHS.items():
             first, last = EPOCH_RANGE
-            like = sum(first * units <= value < last * units for value in values)
-            if like and function != _READ_AS:
+            count = sum(first * units <= value < last * units for value in values)
+            if count and function != _READ_AS:
                 yield InvalidInput(
-                    f"writers.{writer.name}.schema.{name}: in {like:,} of {counted(len(rows), 'message')} it is a "
+                    f"writers.{writer.name}.schema.{name}: in {count:,} of {counted(len(rows), 'message')} it is a "
                     f"number that looks like {unit}, and is read as seconds ({source})",
                     hint=f"declare it bigint, and select {function}({name})",
                 )

@@ -1,4 +1,4 @@
-"""What is known of the rows of files, for `weft infer`: the schema of Parquet, the values of JSON lines and of CSV."""
+"""Infers the fields of files for `weft infer`: from schemas of Parquet, and from values of JSON lines and CSV."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pyarrow.parquet as pq
 
 from weft.storage.errors import InvalidInput
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, arrow_fields
-from weft.streams.pipeline.infer.infer import infer_type, json_messages
 from weft.streams.pipeline.infer.infer_key import Messages
-from weft.streams.pipeline.infer.infer_registry import merged
+from weft.streams.pipeline.infer.infer_registry import merge_versions
+from weft.streams.pipeline.infer.json_types import infer_type, json_messages
 
 MOST_FILES: Final = 20
-"""Parquet files whose schemas are compared, the newest ones."""
+"""How many Parquet files are read, the newest ones."""
 _HIDDEN: Final = (".", "_")
 _NUMBER: Final = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _FRACTION: Final = re.compile(r"[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def file_messages(stream: str, file_format: str, location: str, options: Mapping[str, str], count: int) -> Messages:
-    """What is known of the rows of files.
+    """Infer the fields of the rows of files.
 
     Args:
         stream: Name of the stream.
@@ -45,12 +45,12 @@ def file_messages(stream: str, file_format: str, location: str, options: Mapping
     if not files:
         raise InvalidInput(f"there is no file in {plain}", hint="put one there, or write schema by hand")
     try:
-        found = _READERS[file_format](stream, files, {name.lower(): text for name, text in options.items()}, count)
+        messages = _READERS[file_format](stream, files, {name.lower(): text for name, text in options.items()}, count)
     except (OSError, ValueError, csv.Error) as error:  # errors of pyarrow are ValueError
         raise InvalidInput(f"a file in {plain} is not {file_format}: {error}", hint="check format and path") from None
-    if not found.fields:
+    if not messages.fields:
         raise InvalidInput(f"no file in {plain} has a row of {file_format}", hint="check format and path")
-    return replace(found, time="the time at which the file was modified")
+    return replace(messages, time="the time at which the file was modified")
 
 
 def local_files(location: str) -> list[Path] | None:
@@ -60,13 +60,13 @@ def local_files(location: str) -> list[Path] | None:
         return None
     path = Path(plain)
     if path.is_dir():
-        found = [file for file in path.iterdir() if file.is_file()]
+        paths = [file for file in path.iterdir() if file.is_file()]
     elif path.is_file():
-        found = [path]
+        paths = [path]
     else:
-        found = [file for file in path.parent.glob(path.name) if file.is_file()]
+        paths = [file for file in path.parent.glob(path.name) if file.is_file()]
     return sorted(
-        (file for file in found if not file.name.startswith(_HIDDEN)),
+        (file for file in paths if not file.name.startswith(_HIDDEN)),
         key=lambda file: file.stat().st_mtime,
         reverse=True,
     )
@@ -84,11 +84,11 @@ def _lines(files: Sequence[Path], count: int) -> Iterator[tuple[Path, str]]:
                     yield file, line
 
 
-def _json(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:  # noqa: ARG001
+def _read_json(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:  # noqa: ARG001
     return json_messages(stream, [(None, line.encode()) for _, line in _lines(files, count)])
 
 
-def _csv(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:
+def _read_csv(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:
     separator = options.get("sep", options.get("delimiter", ","))
     has_header = options.get("header", "false").lower() == "true"
     notes = []
@@ -98,12 +98,12 @@ def _csv(stream: str, files: Sequence[Path], options: Mapping[str, str], count: 
     for file, line in _lines(files, count):
         by_file.setdefault(file, []).append(line)
     for file, lines in by_file.items():
-        given = list(csv.reader(lines, delimiter=separator, quotechar=options.get("quote") or '"'))
-        header = given.pop(0) if has_header else [f"c{number + 1}" for number in range(len(given[0]))]
+        records = list(csv.reader(lines, delimiter=separator, quotechar=options.get("quote") or '"'))
+        header = records.pop(0) if has_header else [f"c{number + 1}" for number in range(len(records[0]))]
         names = names or header
         if header != names:
             raise ValueError(f"{file.name} has other columns than {files[0].name}")
-        rows += [dict(zip(names, [value or None for value in row], strict=False)) for row in given]
+        rows += [dict(zip(names, [value or None for value in row], strict=False)) for row in records]
     if not has_header:
         notes.append("the files have no header (options: header): the names of the fields are guesses")
     fields = {name: SchemaField(_type_of([row.get(name) for row in rows])) for name in names}
@@ -111,28 +111,28 @@ def _csv(stream: str, files: Sequence[Path], options: Mapping[str, str], count: 
 
 
 def _type_of(texts: Sequence[str | None]) -> str:
-    known = [text for text in texts if text is not None]
-    if known and all(_NUMBER.fullmatch(text) for text in known):
-        return infer_type([int(text) for text in known])
-    if known and all(_FRACTION.fullmatch(text) and not re.match(r"[+-]?0[0-9]", text) for text in known):
+    present = [text for text in texts if text is not None]
+    if present and all(_NUMBER.fullmatch(text) for text in present):
+        return infer_type([int(text) for text in present])
+    if present and all(_FRACTION.fullmatch(text) and not re.match(r"[+-]?0[0-9]", text) for text in present):
         return "double"
-    if known and all(text.lower() in {"true", "false"} for text in known):
+    if present and all(text.lower() in {"true", "false"} for text in present):
         return "boolean"
-    return infer_type(known)
+    return infer_type(present)
 
 
-def _parquet(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:  # noqa: ARG001
+def _read_parquet(stream: str, files: Sequence[Path], options: Mapping[str, str], count: int) -> Messages:  # noqa: ARG001
     notes: list[str] = []
     versions: dict[bytes, tuple[str, SchemaFields, int]] = {}
     for file in files[:MOST_FILES]:
         schema = pq.read_schema(file)
         versions.setdefault(schema.remove_metadata().serialize().to_pybytes(), ("", arrow_fields(schema), 0))
-    fields = merged(list(versions.values()), notes)
+    fields = merge_versions(list(versions.values()), notes)
     rows: list[Mapping[str, Any]] = []
     for file in files[:MOST_FILES]:
         stored = pq.ParquetFile(file)
-        wanted = [name for name in stored.schema_arrow.names if name in fields and fields[name].type]
-        for batch in stored.iter_batches(batch_size=count, columns=wanted):
+        columns = [name for name in stored.schema_arrow.names if name in fields and fields[name].type]
+        for batch in stored.iter_batches(batch_size=count, columns=columns):
             rows += batch.slice(0, count - len(rows)).to_pylist()
             break
         if len(rows) >= count:
@@ -141,7 +141,7 @@ def _parquet(stream: str, files: Sequence[Path], options: Mapping[str, str], cou
 
 
 _READERS: Final[Mapping[str, Callable[[str, Sequence[Path], Mapping[str, str], int], Messages]]] = {
-    "json": _json,
-    "csv": _csv,
-    "parquet": _parquet,
+    "json": _read_json,
+    "csv": _read_csv,
+    "parquet": _read_parquet,
 }

@@ -1,4 +1,4 @@
-"""What is known of the messages of a Kafka writer, for `weft infer`: from a sample, and from schemas.
+"""Infers the fields of the messages of a Kafka writer from a sample and from schemas, for `weft infer`.
 
 The types come from the schemas of the messages, in a registry or in the messages themselves (Debezium), and without one
 from the values of the sample. The sample, decoded as a writer decodes it, shows which fields are never NULL and which
@@ -19,16 +19,16 @@ from weft.storage.errors import InvalidInput
 from weft.storage.plural import counted
 from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
-from weft.streams.pipeline.infer.infer import (
-    connect_key,
-    json_key,
-    json_messages,
-    json_value,
-    typed_keys,
-    types_of,
-)
 from weft.streams.pipeline.infer.infer_key import Messages, Part
-from weft.streams.pipeline.infer.infer_registry import ALONE, Decoded, Kafka, decode_named, merged
+from weft.streams.pipeline.infer.infer_registry import SINGLE_VALUE, Decoded, Kafka, decode_named, merge_versions
+from weft.streams.pipeline.infer.json_types import (
+    connect_key_types,
+    infer_key_types,
+    infer_types,
+    json_messages,
+    parse_json_key,
+    parse_json_value,
+)
 
 _POSITIONS: Final[Mapping[str, Sequence[tuple[str, str]]]] = {
     "postgresql": [("lsn", "bigint")],
@@ -57,53 +57,53 @@ def keys_and_values(rows: pa.Table, source: Kafka) -> list[tuple[bytes | None, b
 
 
 def kafka_messages(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
-    """What is known of the messages of a writer.
+    """Infer the fields of the messages of a writer.
 
     Args:
         source: Where they come from.
-        sample: (key, value) of some messages, the newest last; empty if the topics have none.
+        sample: The keys and values of some messages, the newest last; empty if the topics have none.
 
     Raises:
-        InvalidInput: Nothing is known, or the messages have different types; the text says why.
+        InvalidInput: No field can be inferred, or the messages have different types; the message says why.
         RegistryUnavailable: The registry does not answer.
     """
-    name = source.value_format
-    if name == "json" or (name == "json-schema" and not source.registry.get("url")):
-        found = _from_json(source, sample)
+    value_format = source.value_format
+    if value_format == "json" or (value_format == "json-schema" and not source.registry.get("url")):
+        messages = _from_json(source, sample)
     else:
-        found = _from_schemas(source, sample)
+        messages = _from_schemas(source, sample)
     if source.key_format == "json":
-        return found
+        return messages
     keys = decode_named(source.key_format, [key for key, _ in sample], source, "key")
-    types = {one: given.type for one, given in keys.fields.items()} if keys.fields is not None else {"": keys.alone}
-    notes = (*found.notes, *(f"key: {note}" for note in keys.notes))
-    return replace(found, keys=(), key_fields=types, declares_key=True, names_row=True, notes=notes)
+    types = {"": keys.single_type} if keys.fields is None else {name: item.type for name, item in keys.fields.items()}
+    notes = (*messages.notes, *(f"key: {note}" for note in keys.notes))
+    return replace(messages, keys=(), key_fields=types, declares_key=True, names_row=True, notes=notes)
 
 
 def _from_json(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
-    given, notes = list(sample), []
+    pairs, notes = list(sample), []
     if source.value_format == "json-schema":
-        given = [(key, None if value is None else (split_header(value) or (0, b""))[1]) for key, value in sample]
+        pairs = [(key, None if value is None else (split_header(value) or (0, b""))[1]) for key, value in sample]
         notes = ["types are those of the sample: add registry to the pipeline file, and they are those of the schema"]
-    found = json_messages(source.stream, given)
-    if not found.rows:
-        raise _nothing(source, sample, "is a JSON object", "send some, or write schema by hand")
-    return replace(found, notes=(*notes, *found.notes))
+    messages = json_messages(source.stream, pairs)
+    if not messages.rows:
+        raise _no_message_error(source, sample, "is a JSON object", "send some, or write schema by hand")
+    return replace(messages, notes=(*notes, *messages.notes))
 
 
 def _from_schemas(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | None]]) -> Messages:
     values = [value for _, value in sample]
     if source.value_format == "debezium":
-        decoded = _change_events(source, values)
+        decoded = _decode_change_events(source, values)
     else:
         decoded = decode_named(source.value_format, values, source, "value")
     if decoded.fields is None:
-        decoded.fields = {ALONE: SchemaField(decoded.alone)}
-        decoded.rows = [None if row is None else {ALONE: row} for row in decoded.rows]
-        decoded.notes.append(f"a message is a single value, here the field {ALONE}")
+        decoded.fields = {SINGLE_VALUE: SchemaField(decoded.single_type)}
+        decoded.rows = [None if row is None else {SINGLE_VALUE: row} for row in decoded.rows]
+        decoded.notes.append(f"a message is a single value, here the field {SINGLE_VALUE}")
     pairs = [(key, row) for (key, _), row in zip(sample, decoded.rows, strict=True) if row is not None]
-    keys = [json_key(key) for key, _ in pairs]
-    types = next((found for key, _ in sample if (found := connect_key(key))), typed_keys(keys))
+    keys = [parse_json_key(key) for key, _ in pairs]
+    types = next((key_type for key, _ in sample if (key_type := connect_key_types(key))), infer_key_types(keys))
     is_event = source.value_format.startswith("debezium")
     return Messages(
         source.stream,
@@ -117,7 +117,7 @@ def _from_schemas(source: Kafka, sample: Sequence[tuple[bytes | None, bytes | No
     )
 
 
-def _nothing(source: Kafka, sample: Sequence[Any], what: str, hint: str) -> InvalidInput:
+def _no_message_error(source: Kafka, sample: Sequence[Any], what: str, hint: str) -> InvalidInput:
     text = f"none of {counted(len(sample), 'message')} {what}" if sample else "there is no message"
     return InvalidInput(f"{text} in {', '.join(source.topics)}", hint=hint)
 
@@ -125,12 +125,12 @@ def _nothing(source: Kafka, sample: Sequence[Any], what: str, hint: str) -> Inva
 # --- change events as JSON -------------------------------------------------------------------------------------------
 
 
-def _change_events(source: Kafka, values: Sequence[bytes | None]) -> Decoded:
+def _decode_change_events(source: Kafka, values: Sequence[bytes | None]) -> Decoded:
     versions: dict[str, tuple[str, SchemaFields, int]] = {}
     plain: list[Any] = []
     decoded = Decoded({})
     for value in values:
-        event = json_value(value)
+        event = parse_json_value(value)
         schema = None
         if isinstance(event, dict) and event.keys() == {"schema", "payload"}:
             schema, event = event["schema"], event["payload"]
@@ -150,18 +150,20 @@ def _change_events(source: Kafka, values: Sequence[bytes | None]) -> Decoded:
             plain.append(row)
     bad = sum(value is not None for value in values) - sum(row is not None for row in decoded.rows)
     if all(row is None for row in decoded.rows):
-        raise _nothing(source, values, "is a change event of Debezium with a row", "check format, or send some")
+        raise _no_message_error(
+            source, values, "is a change event of Debezium with a row", "check format, or send some"
+        )
     if bad:
         decoded.notes.append(f"{bad:,} of {len(values):,} messages are not change events with a row: dead letters")
     if versions:
-        decoded.fields = merged(list(reversed(versions.values())), decoded.notes)
+        decoded.fields = merge_versions(list(reversed(versions.values())), decoded.notes)
     if plain:
         decoded.notes.append(
             f"{len(plain):,} messages have no schema: times and decimals are numbers and texts. Change their types, "
             "and say in format_options how they are encoded"
         )
     if plain and not versions:
-        decoded.fields, guesses = types_of(plain)
+        decoded.fields, guesses = infer_types(plain)
         decoded.notes += guesses
     return decoded
 
@@ -174,7 +176,7 @@ def _row_of(event: Any) -> dict[str, Any] | None:
 
 
 def _positions(decoded: Decoded) -> tuple[Part, ...]:
-    """Columns that order change events; also adds a note."""
+    """The columns that order change events. Adds notes on the connector."""
     [(connector, _)] = Counter(decoded.connectors).most_common(1) or [("", 0)]
     if connector == "postgresql":
         decoded.notes.append(

@@ -1,7 +1,7 @@
-"""Reads values or keys with the schemas of a registry that they name, for `weft infer`.
+"""Decodes values or keys with the schemas of a registry that they name, for `weft infer`.
 
-Fields and types are those of the schemas, the newest one first. If there is no message, the schema is the newest one of
-the subject ``<topic>-value`` or ``<topic>-key``.
+Fields and types come from these schemas, the newest one first. If there is no message, they come from the newest schema
+of the subject ``<topic>-value`` or ``<topic>-key``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from weft.streams.formats.schema_fields import (
     avro_sql,
     protobuf_fields,
 )
-from weft.streams.pipeline.infer.infer import json_value
+from weft.streams.pipeline.infer.json_types import parse_json_value
 
-ALONE: Final = "value"
+SINGLE_VALUE: Final = "value"
 """Name of the only field of messages that are single values."""
 _FIRST: Final = (0,)
 _WIDER: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
@@ -73,13 +73,14 @@ class Decoded:
     """Values or keys of one format.
 
     Attributes:
-        fields: Fields of the messages; None if they are single values, of type ``alone``.
-        rows: A value for each message: by field, or single; None if it cannot be read.
-        connectors: Of change events.
+        fields: Fields of the messages; None if they are single values, of type ``single_type``.
+        rows: For each message its values by field, or its single value; None if it cannot be decoded.
+        connectors: The connector of each change event.
+        notes: What the user should look at.
     """
 
     fields: SchemaFields | None
-    alone: str = ""
+    single_type: str = ""
     rows: list[Any] = field(default_factory=list)
     connectors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -89,7 +90,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     """Decode values or keys by the schemas that they name.
 
     Args:
-        name: Of their format.
+        name: Name of their format.
         values: The values or keys, the newest last.
         source: Where they come from.
         what: ``value`` or ``key``.
@@ -118,7 +119,7 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
     if present and not counts:
         raise InvalidInput(
             f"none of {len(present):,} {what}s in {', '.join(source.topics)} is of format {name}: {NO_HEADER}",
-            hint="check the format: JSON without a schema id is the format json",
+            hint="check the format; use json for JSON without a schema id",
         )
     for schema_id in newest:
         try:
@@ -132,13 +133,13 @@ def decode_named(name: str, values: Sequence[bytes | None], source: Kafka, what:
             hint="check url: is it the registry of the producers?",
         )
     if not present:
-        schema_id, schemas = _newest_of_subjects(client, source, what, serialized=serialized)
+        schema_id, schemas = _latest_schema(client, source, what, serialized=serialized)
         counts[schema_id] = 0
-        notes.append(f"there is no {what} to look at: fields are those of schema {schema_id}, the newest one")
+        notes.append(f"there is no {what}: the fields are those of schema {schema_id}, the newest one")
     return _READERS[name](_Task(values, schemas, counts, client, settings, notes))
 
 
-def _newest_of_subjects(
+def _latest_schema(
     client: RegistryClient, source: Kafka, what: str, *, serialized: bool
 ) -> tuple[int, dict[SchemaId, Any]]:
     for topic in source.topics:
@@ -155,7 +156,16 @@ def _newest_of_subjects(
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a reader of a format gets: values, the schemas that they name with the newest first, and how often."""
+    """Arguments of the reader of a format.
+
+    Attributes:
+        values: Values or keys, the newest last.
+        schemas: The schemas that they name, the newest first.
+        counts: How many values name each schema.
+        client: Client of the registry.
+        settings: Its settings.
+        notes: Notes for the user are added to this list.
+    """
 
     values: Sequence[bytes | None]
     schemas: Mapping[SchemaId, Any]
@@ -165,55 +175,59 @@ class _Task:
     notes: list[str]
 
 
-def _avro(task: _Task) -> Decoded:
-    return _of_avro(task, None)
+def _read_avro(task: _Task) -> Decoded:
+    return _decode_avro(task, None)
 
 
-def _avro_events(task: _Task) -> Decoded:
-    return _of_avro(task, "after")
+def _read_avro_events(task: _Task) -> Decoded:
+    return _decode_avro(task, "after")
 
 
-def _of_avro(task: _Task, inner: str | None) -> Decoded:
+def _decode_avro(task: _Task, inner: str | None) -> Decoded:
     versions: list[tuple[str, SchemaFields, int]] = []
-    alone: list[str] = []
+    singles: list[str] = []
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "AVRO")
         try:
-            whole = registered_type(schema, task.client)
-            parts = {part.name: part.type for part in whole.value.fields}
-            row = whole if inner is None else parts.get(inner)
+            record = registered_type(schema, task.client)
+            parts = {part.name: part.type for part in record.value.fields}
+            row = record if inner is None else parts.get(inner)
             fields = None if row is None else avro_fields(row)
             if inner is not None and fields is None:
                 raise InvalidInput(
-                    f"schema {schema_id} is not that of a change event of Debezium: it has no record {inner}",
-                    hint="a flattened event has the format avro",
+                    f"schema {schema_id} does not describe a change event of Debezium: it has no record {inner}",
+                    hint="use the format avro for flattened events",
                 )
             if fields is not None:
-                versions.append((whole.value.name, fields, task.counts[schema_id]))
+                versions.append((record.value.name, fields, task.counts[schema_id]))
             else:
-                alone.append(avro_sql(whole))
+                singles.append(avro_sql(record))
         except (UnknownSchema, NoType, ValueError, RecursionError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
-    if versions and alone:
-        raise InvalidInput("some messages are records and others single values", hint="a writer reads one type")
-    if alone:
-        decoded = Decoded(None, alone[0], notes=task.notes)
-        read = {ALONE: alone[0]}
+    if versions and singles:
+        raise InvalidInput(
+            "the topic mixes records and single values", hint="use a topic for each: a writer reads one type"
+        )
+    if singles:
+        decoded = Decoded(None, singles[0], notes=task.notes)
+        types = {SINGLE_VALUE: singles[0]}
     else:
-        decoded = Decoded(merged(versions, task.notes), notes=task.notes)
-        read = _types(decoded.fields)
-    settings = FormatSettings(_arrow(read), task.settings, metadata=frozenset({"source.connector"} if inner else ()))
+        decoded = Decoded(merge_versions(versions, task.notes), notes=task.notes)
+        types = _type_names(decoded.fields)
+    settings = FormatSettings(
+        _arrow_schema(types), task.settings, metadata=frozenset({"source.connector"} if inner else ())
+    )
     decode = decode_records if inner is None else decode_avro_events
-    found = decode(settings, pa.array(task.values, pa.binary())).to_pylist()
-    _add_rows(decoded, found, task.values)
-    if alone:
-        decoded.rows = [None if row is None else row[ALONE] for row in decoded.rows]
+    events = decode(settings, pa.array(task.values, pa.binary())).to_pylist()
+    _add_rows(decoded, events, task.values)
+    if singles:
+        decoded.rows = [None if row is None else row[SINGLE_VALUE] for row in decoded.rows]
     if inner is not None:
-        decoded.connectors = [str((row["source"] or {}).get("connector")) for row in found if row["reason"] is None]
+        decoded.connectors = [str((row["source"] or {}).get("connector")) for row in events if row["reason"] is None]
     return decoded
 
 
-def _protobuf(task: _Task) -> Decoded:
+def _read_protobuf(task: _Task) -> Decoded:
     used: Counter[tuple[SchemaId, tuple[int, ...]]] = Counter()
     for value in reversed(task.values):
         header = None if value is None else split_header(value)
@@ -222,7 +236,7 @@ def _protobuf(task: _Task) -> Decoded:
             used[header[0], split[0]] += 1
     versions = []
     files = {}
-    for schema_id, indexes in used or {(one, _FIRST): 0 for one in task.schemas}:
+    for schema_id, indexes in used or {(schema_id, _FIRST): 0 for schema_id in task.schemas}:
         _check_kind(schema_id, task.schemas[schema_id], "PROTOBUF")
         try:
             if schema_id not in files:
@@ -234,14 +248,14 @@ def _protobuf(task: _Task) -> Decoded:
             versions.append((str(message.full_name), protobuf_fields(message), used[schema_id, indexes]))
     if not versions:
         raise InvalidInput("no message names a message type of its schema", hint="check the format")
-    decoded = Decoded(merged(versions, task.notes), notes=task.notes)
-    settings = FormatSettings(_arrow(_types(decoded.fields)), task.settings)
-    found = decode_protobuf(settings, pa.array(task.values, pa.binary())).to_pylist()
-    _add_rows(decoded, found, task.values)
+    decoded = Decoded(merge_versions(versions, task.notes), notes=task.notes)
+    settings = FormatSettings(_arrow_schema(_type_names(decoded.fields)), task.settings)
+    events = decode_protobuf(settings, pa.array(task.values, pa.binary())).to_pylist()
+    _add_rows(decoded, events, task.values)
     return decoded
 
 
-def _json_schema(task: _Task) -> Decoded:
+def _read_json_schema(task: _Task) -> Decoded:
     versions = []
     for schema_id, schema in task.schemas.items():
         _check_kind(schema_id, schema, "JSON")
@@ -251,38 +265,40 @@ def _json_schema(task: _Task) -> Decoded:
         except (UnknownSchema, NoType, ValueError) as error:
             raise InvalidInput(f"schema {schema_id} cannot be used: {error}", hint="write schema by hand") from None
         if fields is None:
-            raise InvalidInput(f"schema {schema_id} is not that of an object with properties", hint="write it by hand")
+            raise InvalidInput(
+                f"schema {schema_id} does not describe an object with properties", hint="write schema by hand"
+            )
         versions.append((str(plain.get("title") or ""), fields, task.counts[schema_id]))
-    decoded = Decoded(merged(versions, task.notes), notes=task.notes)
+    decoded = Decoded(merge_versions(versions, task.notes), notes=task.notes)
     for value in task.values:
         header = None if value is None else split_header(value)
-        row = json_value(None if header is None else header[1])
+        row = parse_json_value(None if header is None else header[1])
         decoded.rows.append(row if isinstance(row, dict) else None)
     return decoded
 
 
 _READERS: Final[Mapping[str, Callable[[_Task], Decoded]]] = {
-    "avro": _avro,
-    "debezium-avro": _avro_events,
-    "protobuf": _protobuf,
-    "json-schema": _json_schema,
+    "avro": _read_avro,
+    "debezium-avro": _read_avro_events,
+    "protobuf": _read_protobuf,
+    "json-schema": _read_json_schema,
 }
 
 
-def _check_kind(schema_id: SchemaId, schema: Any, wanted: str) -> None:
+def _check_kind(schema_id: SchemaId, schema: Any, expected: str) -> None:
     kind = schema.schema_type or "AVRO"
-    if kind != wanted:
+    if kind != expected:
         raise InvalidInput(
-            f"schema {schema_id} is of type {kind}, not {wanted}", hint="change format, or key_format for keys"
+            f"schema {schema_id} is of type {kind}, not {expected}", hint="change format, or key_format for keys"
         )
 
 
-def merged(versions: Sequence[tuple[str, SchemaFields, int]], notes: list[str]) -> SchemaFields:
-    """The fields of several versions of a schema; of two types of a field the wider one.
+def merge_versions(versions: Sequence[tuple[str, SchemaFields, int]], notes: list[str]) -> SchemaFields:
+    """Merge the fields of several versions of a schema. If a field has two types, the wider one is taken.
 
     Args:
         versions: Name of the type, its fields, and the number of messages; the newest first.
-        notes: Gets what the user should look at.
+        notes: Notes for the user are added to this list.
 
     Raises:
         InvalidInput: They are different types rather than versions of one.
@@ -293,20 +309,21 @@ def merged(versions: Sequence[tuple[str, SchemaFields, int]], notes: list[str]) 
     if len(names) > 1 and len({frozenset(fields) for _, fields, _ in versions}) > 1:
         kinds = ", ".join(f"{name or 'without a name'} ({count:,})" for name, count in names.most_common())
         raise InvalidInput(
-            f"messages are of {len(names)} types: {kinds}", hint="a writer reads one type: write schema by hand"
+            f"messages are of {len(names)} types: {kinds}",
+            hint="a writer reads one type: write schema by hand",
         )
     merged: SchemaFields = {}
     for number, (_, fields, _) in enumerate(versions):
-        for name, one in fields.items():
-            known = merged.get(name)
-            if known is None:
-                merged[name] = one if number == 0 else replace(one, required=False)
-            elif known.type != one.type:
-                wider = next((order for order in _WIDER if {known.type, one.type} <= set(order)), None)
+        for name, item in fields.items():
+            newer = merged.get(name)
+            if newer is None:
+                merged[name] = item if number == 0 else replace(item, required=False)
+            elif newer.type != item.type:
+                wider = next((order for order in _WIDER if {newer.type, item.type} <= set(order)), None)
                 if wider is None:
-                    notes.append(f"field {name!r} is {known.type} in the newest schema, and {one.type} in another one")
+                    notes.append(f"field {name!r} is {newer.type} in the newest schema, and {item.type} in another one")
                 else:
-                    merged[name] = replace(known, type=max(known.type, one.type, key=wider.index))
+                    merged[name] = replace(newer, type=max(newer.type, item.type, key=wider.index))
         for name in merged.keys() - fields.keys():
             merged[name] = replace(merged[name], required=False)
     if len(versions) > 1:
@@ -314,20 +331,20 @@ def merged(versions: Sequence[tuple[str, SchemaFields, int]], notes: list[str]) 
     return merged
 
 
-def _types(fields: SchemaFields | None) -> dict[str, str]:
-    return {name: one.type for name, one in (fields or {}).items() if one.type}
+def _type_names(fields: SchemaFields | None) -> dict[str, str]:
+    return {name: item.type for name, item in (fields or {}).items() if item.type}
 
 
-def _arrow(types: Mapping[str, str]) -> pa.Schema:
+def _arrow_schema(types: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, parse_type(kind)) for name, kind in types.items()])
 
 
-def _add_rows(decoded: Decoded, found: Sequence[Mapping[str, Any]], values: Sequence[bytes | None]) -> None:
-    """Add what the decoder of the format gives; a note says how many it refuses."""
-    reasons = Counter(row["reason"] for row in found if row["reason"] is not None)
+def _add_rows(decoded: Decoded, events: Sequence[Mapping[str, Any]], values: Sequence[bytes | None]) -> None:
+    """Add the decoded messages; a note says how many of them cannot be decoded."""
+    reasons = Counter(row["reason"] for row in events if row["reason"] is not None)
     if reasons:
-        [(most, _)] = reasons.most_common(1)
-        decoded.notes.append(f"{reasons.total():,} of {len(values):,} messages become dead letters: {most}")
-    for row, value in zip(found, values, strict=True):
-        good = value is not None and row["reason"] is None
-        decoded.rows.append(row["message"] if good else None)
+        [(reason, _)] = reasons.most_common(1)
+        decoded.notes.append(f"{reasons.total():,} of {len(values):,} messages become dead letters: {reason}")
+    for row, value in zip(events, values, strict=True):
+        is_valid = value is not None and row["reason"] is None
+        decoded.rows.append(row["message"] if is_valid else None)

@@ -10,8 +10,8 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.core.types import parse_type
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.file.yaml_comments import dump
-from weft.streams.pipeline.infer.infer import column_name, propose
 from weft.streams.pipeline.infer.infer_key import Fields, Part
+from weft.streams.pipeline.infer.proposal import column_name, propose
 
 _HEAD: Final = """\
 # Written by weft init. Every field is explained in the example: weft init --example OTHER_DIR
@@ -24,11 +24,11 @@ _HEAD: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """What is known of one topic.
+    """A topic, and the answers about it.
 
     Attributes:
         topic: Its name.
-        fields: What its messages show, or what somebody says that they have.
+        fields: The fields of its messages, inferred or declared.
         ordering: Fields that order its events; empty: the timestamp of the Kafka message.
         groups: Fields by group, if there are several; the other fields are in the group of the stream.
         key_format: Format of the Kafka keys, if the pipeline reads them.
@@ -54,7 +54,7 @@ def parse_fields(text: str) -> dict[str, str]:
     Raises:
         InvalidInput: It is not in that form, or a type is unknown.
     """
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for part in _split(text):
         name, _, kind = part.partition(" ")
         if not kind.strip():
@@ -62,12 +62,12 @@ def parse_fields(text: str) -> dict[str, str]:
                 f"{part!r} is not NAME TYPE", hint="for example: order_id bigint, status string, ts timestamp"
             )
         parse_type(kind.strip())
-        if name in found:
+        if name in fields:
             raise InvalidInput(f"field {name!r} is given twice", hint="give each field once")
-        found[name] = kind.strip()
-    if not found:
+        fields[name] = kind.strip()
+    if not fields:
         raise InvalidInput("there are no fields", hint="for example: order_id bigint, status string, ts timestamp")
-    return found
+    return fields
 
 
 def parse_groups(text: str) -> dict[str, list[str]]:
@@ -76,32 +76,32 @@ def parse_groups(text: str) -> dict[str, list[str]]:
     Raises:
         InvalidInput: It is not in that form.
     """
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for part in filter(None, map(str.strip, text.split(";"))):
         name, colon, rest = part.partition(":")
-        names = [each.strip() for each in rest.split(",") if each.strip()]
+        names = [field_name.strip() for field_name in rest.split(",") if field_name.strip()]
         if not colon or not name.strip() or not names:
             raise InvalidInput(
                 f"{part!r} is not GROUP: FIELD, FIELD", hint="for example: address: street, city; contact: email"
             )
-        found[name.strip()] = names
-    return found
+        groups[name.strip()] = names
+    return groups
 
 
 def check_names(names: Sequence[str], stream: NewStream, what: str) -> None:
-    """Refuse names that are no fields of a topic.
+    """Refuse names that are not fields of a topic.
 
     Raises:
         InvalidInput: There is no such field.
     """
     for name in names:
         if stream.fields.kind(name) is None:
-            known = ", ".join(stream.fields.simple_fields())
-            raise InvalidInput(f"{what}: topic {stream.topic} has no field {name!r}", hint=f"its fields are {known}")
+            fields = ", ".join(stream.fields.simple_fields())
+            raise InvalidInput(f"{what}: topic {stream.topic} has no field {name!r}", hint=f"its fields are {fields}")
 
 
 def with_key(fields: Fields, key: Sequence[str]) -> Fields:
-    """What is known of a topic, with another key."""
+    """The fields of a topic with another key."""
     return replace(
         fields,
         keys=tuple(map(fields.plain_part, key)),
@@ -111,29 +111,32 @@ def with_key(fields: Fields, key: Sequence[str]) -> Fields:
 
 
 def build(
-    file: str, uri: str, brokers: str, form: str, streams: Sequence[NewStream], registry: str
+    file: str, uri: str, brokers: str, message_format: str, streams: Sequence[NewStream], registry: str
 ) -> tuple[str, list[str]]:
-    """The text of the file. And its summary: the key and the order of the events of each topic, and what to check.
+    """Build the text of the file.
 
     Args:
         file: Path of the file, for the commands in its first lines.
         uri: Location of the table.
         brokers: Kafka's bootstrap servers.
-        form: Format of the messages.
+        message_format: Format of the messages.
         streams: The topics; all have the same key columns.
         registry: URL of the schema registry; empty for none.
 
+    Returns:
+        The text, and its summary: lines with the key and the ordering of each topic, and what the user should check.
+
     Raises:
-        InvalidInput: A name is no field, or the table cannot be as it is described.
+        InvalidInput: A name is not a field, or the configuration of the table is wrong.
     """
-    found: dict[str, Fields] = {}
+    fields: dict[str, Fields] = {}
     for stream in streams:
         check_names(stream.ordering, stream, "ordering")
         for name, names in stream.groups.items():
             check_names(names, stream, f"group {name}")
         order = tuple(map(stream.fields.part, stream.ordering))
-        found[stream.fields.stream] = replace(stream.fields, order=order or _given_order(stream))
-    proposal = propose(found)
+        fields[stream.fields.stream] = replace(stream.fields, order=order or _source_order(stream))
+    proposal = propose(fields)
     for stream in streams:
         _divide(proposal.config, proposal.writers[stream.fields.stream], stream)
     build_schema(load_config(proposal.config))
@@ -146,7 +149,7 @@ def build(
     whole["writers"] = {}
     for stream in streams:
         writer = proposal.writers[stream.fields.stream]
-        source = {"type": "kafka", "topic": stream.topic, "format": form}
+        source = {"type": "kafka", "topic": stream.topic, "format": message_format}
         if "key" in writer and stream.key_format != "json":
             source["key_format"] = stream.key_format
         whole["writers"][stream.fields.stream] = {"source": source, **writer}
@@ -156,8 +159,8 @@ def build(
     for stream in streams:
         name = stream.fields.stream
         joins = proposal.joins.get(name, {})
-        told = [_key_words(stream), *proposal.notes.get(name, ()), _ordering_words(stream)]
-        summary += [f"{stream.topic}: {line}" for line in told]
+        lines = [_key_words(stream), *proposal.notes.get(name, ()), _ordering_words(stream)]
+        summary += [f"{stream.topic}: {line}" for line in lines]
         comments |= {("writers", name, "select", column): text for column, text in joins.items()}
     notes = "".join(f"# {line}\n" for line in summary)
     return f"{_HEAD.format(file=file)}#\n{notes}\n{dump(whole, comments)}", summary
@@ -168,23 +171,23 @@ def _key_words(stream: NewStream) -> str:
 
 
 def _ordering_words(stream: NewStream) -> str:
-    """What orders the events of a topic, and why if that was found in its messages."""
+    """What orders the events of a topic, and why if its messages showed that."""
     fields = stream.fields
-    chosen = tuple(map(fields.part, stream.ordering)) or _given_order(stream)
+    chosen = tuple(map(fields.part, stream.ordering)) or _source_order(stream)
     if fields.guesses[1:] and [part.name for part in chosen] == [part.name for part in fields.order]:
         return fields.guesses[1]
     names = ", ".join(part.name for part in chosen)
     return f"ordering: {names or 'the timestamp of the Kafka message'}"
 
 
-def _given_order(stream: NewStream) -> tuple[Part, ...]:
-    """The order that the source itself gives, as a change event has a position; none else."""
-    given = stream.fields.order
-    return given if any(part.name not in stream.fields.schema for part in given) else ()
+def _source_order(stream: NewStream) -> tuple[Part, ...]:
+    """The order that the source itself gives, such as the position of a change event; empty if it gives none."""
+    order = stream.fields.order
+    return order if any(part.name not in stream.fields.schema for part in order) else ()
 
 
 def _divide(config: dict[str, Any], writer: dict[str, Any], stream: NewStream) -> None:
-    """Divide the group of a stream into those that the user wants. Each is ordered by the same values."""
+    """Divide the group of a stream into the requested groups. All of them are ordered by the same values."""
     name = stream.fields.stream
     whole = config["groups"][name]
     column_of = {sql: column for column, sql in writer["select"].items()}
@@ -192,20 +195,20 @@ def _divide(config: dict[str, Any], writer: dict[str, Any], stream: NewStream) -
     for group, fields in stream.groups.items():
         if group in config["groups"]:
             raise InvalidInput(f"there is already a group {group!r}", hint="choose another name")
-        nested = [each for each in fields if each not in stream.fields.schema]
+        nested = [field_name for field_name in fields if field_name not in stream.fields.schema]
         if nested:
             raise InvalidInput(
                 f"group {group}: {nested[0]} is a part of a column",
-                hint="the fields of a message are columns as a whole",
+                hint="choose the whole column",
             )
-        columns = [column_of[stream.fields.part(each).sql] for each in fields]
-        wrong = [each for each in columns if each not in whole["columns"] or each in ordering]
-        if wrong:
+        columns = [column_of[stream.fields.part(field_name).sql] for field_name in fields]
+        unusable = [column for column in columns if column not in whole["columns"] or column in ordering]
+        if unusable:
             raise InvalidInput(
-                f"group {group}: column {wrong[0]!r} is in the key, orders events, or is in another group",
-                hint="a column is in one group",
+                f"group {group}: column {unusable[0]!r} is in the key, orders events, or is in another group",
+                hint="list each column in one group only",
             )
-        whole["columns"] = [each for each in whole["columns"] if each not in columns]
+        whole["columns"] = [column for column in whole["columns"] if column not in columns]
         copies = []
         for column in ordering:
             copy = f"{group}_{column}"
@@ -224,4 +227,4 @@ def _split(text: str) -> list[str]:
         if letter == "," and not depth:
             parts.append(text[last:place])
             last = place + 1
-    return [each.strip() for each in (*parts, text[last:]) if each.strip()]
+    return [part.strip() for part in (*parts, text[last:]) if part.strip()]

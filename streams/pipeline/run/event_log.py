@@ -1,7 +1,7 @@
 """A log of what happens in a pipeline: one line for each batch, restart, outage and end, as text or as JSON.
 
-Lines are made from changes of the status, so the supervisor writes them, and a part that hangs needs no working log of
-its own. A file is rotated by the standard library.
+The supervisor writes the lines from changes of the status, so that a part that hangs is logged, too.
+The standard library rotates the file.
 
     2026-11-22T18:00:02.125Z INFO orders batch: 1,200 rows in 0.41 s, commit 14, lag 0
     {"time": "2026-11-22T18:00:02.125Z", "level": "info", "part": "orders", "event": "batch", "rows": 1200, ...}
@@ -30,7 +30,7 @@ from weft.streams.pipeline.run.supervisor import GOOD_ENDS, JobStatus, Phase
 
 Format = Literal["text", "json"]
 FILE_BYTES: Final = 10 * 1024 * 1024
-KEPT_FILES: Final = 5
+BACKUP_FILES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ class LogLine:
 def changes(before: JobStatus | None, now: JobStatus, now_ms: int) -> Iterator[LogLine]:
     """The lines for the change from one status of a job to the next.
 
-    Batches that end between two looks (0.2 s) share a line, which says how many they are.
+    Batches that end between two polls of the supervisor (0.2 s) share a line, which says how many they are.
 
     Args:
-        before: The status at the last look; None at the first one.
+        before: The status at the last poll; None at the first one.
         now: The status now.
         now_ms: The time of the status, in Unix milliseconds.
     """
@@ -79,15 +79,15 @@ def changes(before: JobStatus | None, now: JobStatus, now_ms: int) -> Iterator[L
     yield from _outage(before, now, now_ms)
     if before is not None and before.phase is now.phase:
         return
-    of_outage = waiting_for(now) is not None and now.exit_code == Ending.UNAVAILABLE  # its own lines say enough
-    if now.phase is Phase.WAITING and now.next_start_seconds is not None and not of_outage:
+    is_outage = waiting_for(now) is not None and now.exit_code == Ending.UNAVAILABLE  # its own lines say enough
+    if now.phase is Phase.WAITING and now.next_start_seconds is not None and not is_outage:
         text = f"in {now.next_start_seconds:.0f} s, failure {now.failures} in a row: {now.message}"
         values = {"seconds": round(now.next_start_seconds, 1), "failures": now.failures, "exit_code": now.exit_code}
         yield LogLine(logging.WARNING, now.name, "restart", text, values)
     elif now.phase in {Phase.DONE, Phase.STOPPED, Phase.FENCED, Phase.FAILED}:
         level = logging.INFO if now.phase in GOOD_ENDS else logging.ERROR
-        where = {"exit_code": now.exit_code, "log": str(now.log)}
-        yield LogLine(level, now.name, str(now.phase), reason_of(now), where)
+        details = {"exit_code": now.exit_code, "log": str(now.log)}
+        yield LogLine(level, now.name, str(now.phase), reason_of(now), details)
 
 
 def _progress(before: JobStatus, now: JobStatus, now_ms: int) -> LogLine:
@@ -155,7 +155,7 @@ class EventLog:
 
 @contextmanager
 def open_event_log(
-    path: Path | None, form: Format = "text", *, max_bytes: int = FILE_BYTES, kept: int = KEPT_FILES
+    path: Path | None, form: Format = "text", *, max_bytes: int = FILE_BYTES, backups: int = BACKUP_FILES
 ) -> Iterator[Callable[[Sequence[JobStatus]], None]]:
     """A log in a file that is rotated, or on standard output.
 
@@ -163,7 +163,7 @@ def open_event_log(
         path: The file; its folder is created. None: standard output.
         form: Form of the lines.
         max_bytes: Size at which a new file is begun.
-        kept: Number of older files that are kept, with the suffixes ``.1``, ``.2``, ...
+        backups: Number of older files that are kept, with the suffixes ``.1``, ``.2``, ...
 
     Raises:
         InvalidInput: The file cannot be written.
@@ -174,7 +174,7 @@ def open_event_log(
     else:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handler = RotatingFileHandler(path, maxBytes=max_bytes, backupCount=kept, encoding="utf-8")
+            handler = RotatingFileHandler(path, maxBytes=max_bytes, backupCount=backups, encoding="utf-8")
         except OSError as error:
             raise InvalidInput(f"--log-file {path}: {error.strerror}", hint="choose another file") from error
     try:

@@ -29,7 +29,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.metrics import Metrics
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.status_fields import is_silent, state_word
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.pipeline.run.table_watch import TableView
@@ -40,30 +40,30 @@ STUCK_SECONDS: Final = 600.0  # a batch that takes longer is too large, or hangs
 _POLL_SECONDS: Final = 0.1
 _MAX_PORT: Final = 65_535
 
-_AT_WORK: Final = frozenset({"running", "idle", "compacting", "cleaning"})
+_WORKING: Final = frozenset({"running", "idle", "compacting", "cleaning"})
 
 
 class StatusPage:
     """The statuses of all jobs as of the last update, and the last view of each table. Usable from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """No job is known before `update`."""
+        """Create a page without jobs; `update` adds them."""
         self._clock = clock
         self._statuses: tuple[JobStatus, ...] = ()
         self._updated = clock()
-        self._moved: dict[str, tuple[int, float]] = {}
+        self._last_progress: dict[str, tuple[int, float]] = {}
         self._tables: dict[str, TableView] = {}
 
     def update(self, statuses: Sequence[JobStatus]) -> None:
         """Replace the statuses of all jobs."""
         now = self._clock()
-        moved = {}
+        last_progress = {}
         for status in statuses:
             commits = status.report.commits
-            before = self._moved.get(status.name)
-            idle = not status.report.lag  # nothing to commit, as far as is known
-            moved[status.name] = before if before and before[0] == commits and not idle else (commits, now)
-        self._statuses, self._moved, self._updated = tuple(statuses), moved, now
+            before = self._last_progress.get(status.name)
+            is_idle = not status.report.lag  # nothing to commit, or the lag is unknown
+            last_progress[status.name] = before if before and before[0] == commits and not is_idle else (commits, now)
+        self._statuses, self._last_progress, self._updated = tuple(statuses), last_progress, now
 
     def show_table(self, uri: str, view: TableView) -> None:
         """Replace the view of one table."""
@@ -97,13 +97,13 @@ class StatusPage:
         report = status.report
         if status.phase is Phase.DONE:
             return ""
-        if status.phase is not Phase.RUNNING or report.doing not in _AT_WORK:
+        if status.phase is not Phase.RUNNING or report.doing not in _WORKING:
             return state_word(status)
         if report.waiting_since_ms is not None:
             return f"waits for {report.waiting_for}"
         if report.steady and is_silent(status, now_ms()):
             return "no report from its process"
-        _, since = self._moved.get(status.name, (0, self._clock()))
+        _, since = self._last_progress.get(status.name, (0, self._clock()))
         if report.lag and self._clock() - since >= STUCK_SECONDS + (report.trigger_seconds or 0.0):
             return f"no commit for {self._clock() - since:.0f} s, lag {report.lag}"
         return ""
@@ -120,7 +120,7 @@ def unsupervised_status(name: str, report: Report) -> JobStatus:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Address and port of ``9464``, ``0.0.0.0:9464`` or ``name:9464``. Without an address: this machine only.
+    """Parse ``9464``, ``0.0.0.0:9464`` or ``name:9464`` into address and port. The default address is the local one.
 
     Raises:
         InvalidInput: The text does not have one of these forms, or the port is larger than 65535.
@@ -146,7 +146,7 @@ def serve_status(page: StatusPage, address: str, port: int) -> Iterator[int]:
         The port.
 
     Raises:
-        InvalidInput: The port is taken, or the address is not one of this machine.
+        InvalidInput: The port is in use, or this machine does not have the address.
     """
     try:
         server = make_server(address, port, _application(page), _Server, _QuietHandler)
@@ -174,14 +174,14 @@ def _application(page: StatusPage) -> Callable[..., Iterable[bytes]]:
         path = environment["PATH_INFO"]
         if path == "/metrics":
             return metrics(environment, start)
-        good = {"/healthz": page.healthy, "/readyz": page.ready}.get(path)
-        code = HTTPStatus.NOT_FOUND if good is None else HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
-        lines = [
-            f"{status.name}: {state_word(status)}{f' ({why})' if why and why != state_word(status) else ''}\n"
-            for status, why in page.states()
-        ]
+        is_good = {"/healthz": page.healthy, "/readyz": page.ready}.get(path)
+        code = HTTPStatus.NOT_FOUND if is_good is None else HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
+        lines = []
+        for status, problem in page.states():
+            state = state_word(status)
+            lines.append(f"{status.name}: {state}{f' ({problem})' if problem not in {'', state} else ''}\n")
         start(f"{code.value} {code.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
-        return [line.encode() for line in (lines if good is not None else ["see /metrics, /healthz and /readyz\n"])]
+        return [line.encode() for line in (lines if is_good is not None else ["see /metrics, /healthz and /readyz\n"])]
 
     return answer
 

@@ -19,7 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from weft.streams.pipeline.run.status import LIFELINE_FD, RESUME, STATUS_FD, Report, parse_report
+from weft.streams.pipeline.run.report import Report, parse_report
+from weft.streams.pipeline.run.reporter import RESUME, STATUS_FD
+from weft.streams.pipeline.run.stop_signal import LIFELINE_FD
 
 STOP_SECONDS: Final = 20.0  # time to finish a batch and stop Spark; a killed writer loses nothing
 LOG_BYTES: Final = 4 * 1024 * 1024
@@ -34,12 +36,12 @@ class Job:
 
     Attributes:
         name: Unique within a supervisor.
-        argv: The command; it reports as `weft.streams.pipeline.run.status` says.
+        argv: The command; it reports as `weft.streams.pipeline.run.reporter` describes.
         log: File for its standard output and error.
         env: Environment variables in addition to those of the supervisor.
         background: The job serves other jobs; when only such jobs are left, they are stopped.
         stop_seconds: Time from SIGTERM to SIGKILL.
-        held: Open file descriptors that the process inherits: locks.
+        lock_fds: Open file descriptors of the locks that the process inherits.
         log_bytes: Size at which a new log file is begun. One older file is kept, so a job uses up to twice that.
     """
 
@@ -49,7 +51,7 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     background: bool = False
     stop_seconds: float = STOP_SECONDS
-    held: tuple[int, ...] = ()
+    lock_fds: tuple[int, ...] = ()
     log_bytes: int = LOG_BYTES
 
 
@@ -58,7 +60,7 @@ class JobProcess:
 
     Attributes:
         status_fd: Descriptor of the status pipe; readable when there are reports.
-        silent: Whether the job has closed its end of the pipe, usually because it ended.
+        has_closed_pipe: Whether the job has closed its end of the pipe, usually because it ended.
     """
 
     def __init__(self, job: Job, lifeline: int, resumed: Report) -> None:
@@ -83,7 +85,7 @@ class JobProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(writing, lifeline, *job.held),
+                pass_fds=(writing, lifeline, *job.lock_fds),
                 start_new_session=True,  # Ctrl-C reaches the supervisor only, which then stops the jobs
             )
         except OSError:
@@ -94,7 +96,7 @@ class JobProcess:
             os.close(writing)
         os.set_blocking(reading, False)
         self.status_fd = reading
-        self.silent = False
+        self.has_closed_pipe = False
         self._partial = b""
         assert self._popen.stdout is not None
         self._pump = threading.Thread(
@@ -121,7 +123,7 @@ class JobProcess:
         with contextlib.suppress(BlockingIOError):
             while part := os.read(self.status_fd, _READ_BYTES):
                 data += part
-            self.silent = True
+            self.has_closed_pipe = True
         *lines, self._partial = data.split(b"\n")
         return [parse_report(line) for line in lines if line]
 

@@ -38,7 +38,9 @@ __all__ = ["Lag", "LagMeter", "is_past_end", "kafka_offsets", "messages_waiting"
 MAX_AGE_SECONDS: Final = 10.0
 MIN_SECONDS: Final = 1.0  # minimum time between two measurements, to limit the load on the brokers
 MAX_SECONDS: Final = MAX_AGE_SECONDS / 2  # maximum time between two measurements: each is replaced before it is too old
-MAX_LOOKS: Final = 1_000  # measurements to keep; above it every other one is dropped, and freshness is less precise
+MAX_MEASUREMENTS: Final = (
+    1_000  # measurements to keep; above it every other one is dropped, and freshness is less precise
+)
 TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -48,7 +50,8 @@ class Lag:
 
     Attributes:
         waiting: Upper bound of the messages that are in the topics and not in the table.
-        complete_at_ms: The table holds all that was in the topics at this time (Unix milliseconds); None if not known.
+        complete_at_ms: The table holds everything that was in the topics at this time, in Unix milliseconds; None if
+            that is not known.
     """
 
     waiting: int
@@ -56,7 +59,7 @@ class Lag:
 
 
 def messages_waiting(logs: Mapping[Partition, Log], position: Offsets) -> int:
-    """Upper bound of the messages in the logs that were not read.
+    """Upper bound of the messages in the logs that have not been read.
 
     Args:
         logs: Logs of all partitions of the subscribed topics.
@@ -110,11 +113,10 @@ class LagMeter:
         self._cluster = Cluster(self._options)
         self._every = min(max(every_seconds, MIN_SECONDS), MAX_SECONDS)
         self._position: Offsets | None = None
-        self._looks: list[
-            tuple[int, Mapping[Partition, Log]]
-        ] = []  # the newest measurement whose log ends were reached, and all later ones
+        # The newest measurement whose log ends the table has reached, and all later ones.
+        self._measurements: list[tuple[int, Mapping[Partition, Log]]] = []
         self._complete_at_ms: int | None = None
-        self._taken = 0.0
+        self._measured_at = 0.0
         self._outage: TableError | None = None
         self._missing: TopicMissing | None = None
         self._state = threading.Lock()
@@ -132,19 +134,19 @@ class LagMeter:
         self._ended.set()
         self._thread.join(2 * self._timeout)
 
-    def reached(self, position: Offsets | None) -> None:
+    def set_position(self, position: Offsets | None) -> None:
         """Set the position that the table has reached; None if it is not known."""
         with self._state:
             self._position = position
-            self._compare()
+            self._update_complete()
 
     @property
     def lag(self) -> Lag | None:
         """The last measurement; None if there is none, it failed, or it is too old."""
         with self._state:
-            if self._position is None or not self._looks or time.monotonic() - self._taken > self._max_age:
+            if self._position is None or not self._measurements or time.monotonic() - self._measured_at > self._max_age:
                 return None
-            return Lag(messages_waiting(self._looks[-1][1], self._position), self._complete_at_ms)
+            return Lag(messages_waiting(self._measurements[-1][1], self._position), self._complete_at_ms)
 
     @property
     def outage(self) -> TableError | None:
@@ -153,18 +155,18 @@ class LagMeter:
 
     @property
     def missing(self) -> TopicMissing | None:
-        """The error for topics that did not exist at the last answer of the brokers; None if all did."""
+        """The error for topics that did not exist when the brokers last answered; None if all did."""
         return self._missing
 
     @property
-    def has_looked(self) -> bool:
+    def has_measured(self) -> bool:
         """Whether the brokers have been asked."""
-        return self._taken > 0
+        return self._measured_at > 0
 
     def measure(self) -> Lag | None:
         """Measure now."""
         with self._measuring:
-            position, asked_at_ms, asked = self._position, time.time_ns() // 1_000_000, time.monotonic()
+            position, started_at_ms, started_at = self._position, time.time_ns() // 1_000_000, time.monotonic()
             outage = None
             try:
                 logs = self._cluster.load_logs(wait_for_topics=False)
@@ -172,28 +174,28 @@ class LagMeter:
             except TableError as error:
                 logs = {}
                 outage = error if is_outage(error) else None
-            known = bool(logs) and self._missing is None and not is_past_end(logs, position or {})
+            is_valid = bool(logs) and self._missing is None and not is_past_end(logs, position or {})
             with self._state:
-                self._taken, self._outage = asked, outage
-                if known:
-                    self._looks.append((asked_at_ms, logs))
-                    self._compare()
+                self._measured_at, self._outage = started_at, outage
+                if is_valid:
+                    self._measurements.append((started_at_ms, logs))
+                    self._update_complete()
                 else:
-                    self._looks, self._complete_at_ms = [], None
+                    self._measurements, self._complete_at_ms = [], None
         return self.lag
 
-    def _compare(self) -> None:
-        """Find the newest measurement whose log ends were reached, and drop those before it."""
+    def _update_complete(self) -> None:
+        """Find the newest measurement whose log ends the table has reached, and drop those before it."""
         if self._position is None:
             return
-        for number in reversed(range(len(self._looks))):
-            asked_at_ms, logs = self._looks[number]
+        for number in reversed(range(len(self._measurements))):
+            started_at_ms, logs = self._measurements[number]
             if messages_waiting(logs, self._position) == 0:
-                self._complete_at_ms = asked_at_ms
-                del self._looks[:number]
+                self._complete_at_ms = started_at_ms
+                del self._measurements[:number]
                 break
-        if len(self._looks) > MAX_LOOKS:
-            del self._looks[1:-1:2]
+        if len(self._measurements) > MAX_MEASUREMENTS:
+            del self._measurements[1:-1:2]
 
     def _run(self) -> None:
         try:

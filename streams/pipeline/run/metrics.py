@@ -1,6 +1,6 @@
 """Metrics for Prometheus: of each part (a writer or a service), and of the table.
 
-Every metric says in its help text what exactly is counted. deploy/README.md lists them, and
+The help text of a metric says exactly what is counted. deploy/README.md lists the metrics, and
 deploy/prometheus/alerts.yaml and deploy/grafana use them. Values that are not known are absent.
 """
 
@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from weft.storage.services.inspect.measure import TableMeasures
-from weft.streams.pipeline.run.status import BATCH_BOUNDS
+from weft.streams.pipeline.run.report import BATCH_BOUNDS
 from weft.streams.pipeline.run.status_fields import status_fields
 from weft.streams.pipeline.run.supervisor import JobStatus
 from weft.streams.pipeline.run.table_watch import TableView
@@ -145,17 +145,17 @@ class Metrics(Collector):
         """All metrics; Prometheus' client calls this for each scrape."""
         now_ms = self._now_ms()
         statuses = self._statuses()
-        yield from _of_parts(statuses, now_ms)
-        yield from _of_tables(self._tables(), now_ms)
+        yield from _part_metrics(statuses, now_ms)
+        yield from _table_metrics(self._tables(), now_ms)
 
 
-def _of_parts(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
+def _part_metrics(statuses: Sequence[JobStatus], now_ms: int) -> Iterator[Metric]:
     parts = [(status.name, _part_values(status, now_ms)) for status in statuses]
     for name, text in _TOTALS.items():
         yield _counter(name, text, [(part, values[name]) for part, values in parts])
     for name, text in _GAUGES.items():
         yield _gauge(name, text, "part", [(part, values[name]) for part, values in parts])
-    yield _batches(statuses)
+    yield _batch_histogram(statuses)
 
 
 def _part_values(status: JobStatus, now_ms: int) -> dict[str, float | None]:
@@ -199,9 +199,9 @@ def _part_values(status: JobStatus, now_ms: int) -> dict[str, float | None]:
 def _gauge(name: str, text: str, label: str, values: Iterable[tuple[str, float | None]]) -> Metric:
     """A gauge with one label. Values that are None are absent."""
     gauge = GaugeMetricFamily(f"weft_{name}", text, labels=[label])
-    for labelled, value in values:
+    for label_value, value in values:
         if value is not None:
-            gauge.add_metric([labelled], value)
+            gauge.add_metric([label_value], value)
     return gauge
 
 
@@ -213,7 +213,7 @@ def _counter(name: str, text: str, values: Iterable[tuple[str, float | None]]) -
     return counter
 
 
-def _batches(statuses: Iterable[JobStatus]) -> Metric:
+def _batch_histogram(statuses: Iterable[JobStatus]) -> Metric:
     """The histogram of batch durations; absent for parts without a batch."""
     histogram = HistogramMetricFamily(
         "weft_batch_seconds",
@@ -229,10 +229,10 @@ def _batches(statuses: Iterable[JobStatus]) -> Metric:
     return histogram
 
 
-def _of_tables(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Metric]:
+def _table_metrics(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Metric]:
     if not tables:
         return
-    measured = {uri: view.measures for uri, view in tables.items() if view.measures is not None}
+    measures_by_uri = {uri: view.measures for uri, view in tables.items() if view.measures is not None}
     yield _gauge(
         "table_up",
         "Whether the last look at the table succeeded. Without it the values are absent.",
@@ -246,19 +246,19 @@ def _of_tables(tables: Mapping[str, TableView], now_ms: int) -> Iterator[Metric]
     ]
     yield _gauge("table_age_seconds", "Time since the last look at the table that succeeded.", "table", ages)
     for field, (name, text) in _TABLE_GAUGES.items():
-        values = [(uri, getattr(found, field)) for uri, found in measured.items()]
+        values = [(uri, getattr(measures, field)) for uri, measures in measures_by_uri.items()]
         yield _gauge(f"table_{name}", text, "table", values)
     yield _gauge(
         "table_log_ratio",
         "Stored bytes of log rows that are in no base file, divided by those of base files. Absent without a base.",
         "table",
-        [(uri, found.log_bytes / found.base_bytes) for uri, found in measured.items() if found.base_bytes],
+        [(uri, item.log_bytes / item.base_bytes) for uri, item in measures_by_uri.items() if item.base_bytes],
     )
-    yield from _of_lanes(measured)
-    yield from _samples(tables)
+    yield from _lane_metrics(measures_by_uri)
+    yield from _sample_metrics(tables)
 
 
-def _of_lanes(measured: Mapping[str, TableMeasures]) -> Iterator[Metric]:
+def _lane_metrics(measures_by_uri: Mapping[str, TableMeasures]) -> Iterator[Metric]:
     entries = CounterMetricFamily(
         "weft_table_entries",
         "Log entries of a lane since the table was created: commits and claims. The empty lane is the table lane.",
@@ -270,15 +270,15 @@ def _of_lanes(measured: Mapping[str, TableMeasures]) -> Iterator[Metric]:
         "are not counted. 0 without a lateness.",
         labels=["table", "stream", "group"],
     )
-    for uri, found in measured.items():
-        for lane, count in found.entries.items():
+    for uri, measures in measures_by_uri.items():
+        for lane, count in measures.entries.items():
             entries.add_metric([uri, lane], count)
-        for (stream, group), count in found.late.items():
+        for (stream, group), count in measures.late.items():
             late.add_metric([uri, stream, group], count)
     yield from (entries, late)
 
 
-def _samples(tables: Mapping[str, TableView]) -> Iterator[Metric]:
+def _sample_metrics(tables: Mapping[str, TableView]) -> Iterator[Metric]:
     sampled = "In the last sample: waiting events of one file group, for each group with an ordering"
     texts = {
         "events": f"{sampled}.",

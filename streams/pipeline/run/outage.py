@@ -13,7 +13,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from weft.streams.pipeline.run.error_kinds import describe, is_outage
-from weft.streams.pipeline.run.status import WAITING_CHARS, Reporter, StopSignal, shortened
+from weft.streams.pipeline.run.report import WAITING_CHARS, shortened
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.stop_signal import StopSignal
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 LAST_PAUSE_SECONDS: Final = 30.0  # longest pause: the end of an outage is noticed within this time
@@ -31,31 +33,31 @@ def pause_seconds(failures: int) -> float:
 
 
 def wait_out(
-    ask: Callable[[], T], tell: Callable[[Exception, float], None], pause: Callable[[float], bool]
+    call: Callable[[], T], on_failure: Callable[[Exception, float], None], pause: Callable[[float], bool]
 ) -> T | None:
     """Repeat a call until it does not fail with an outage.
 
     Args:
-        ask: The call.
-        tell: Called after each failed call with its error and the seconds until the next call.
+        call: The call.
+        on_failure: Called after each failed call, with its error and the seconds until the next call.
         pause: Waits the given number of seconds; returns True to stop waiting.
 
     Returns:
         The result of the call; None if waiting was stopped.
 
     Raises:
-        Exception: An error of `ask` that is not an outage.
+        Exception: An error of `call` that is not an outage.
     """
     failures = 0
     while True:
         try:
-            return ask()
+            return call()
         except Exception as error:
             if not is_outage(error):
                 raise
             failures += 1
             seconds = pause_seconds(failures)
-            tell(error, seconds)
+            on_failure(error, seconds)
             if pause(seconds):
                 return None
 
@@ -69,35 +71,35 @@ class JobOutages:
         self._logged: float | None = None
         self._reason = ""
 
-    def wait_out(self, ask: Callable[[], T], what: str) -> T | None:
+    def wait_out(self, call: Callable[[], T], what: str) -> T | None:
         """Repeat a call until it does not fail with an outage.
 
         Args:
-            ask: The call.
+            call: The call.
             what: Name of what is called, such as "the broker 127.0.0.1:9092".
 
         Returns:
             The result of the call; None if the job has to stop.
 
         Raises:
-            Exception: An error of `ask` that is not an outage.
+            Exception: An error of `call` that is not an outage.
         """
-        answer = wait_out(ask, lambda error, _: self.began(what, describe(error)), self._stop.wait)
+        result = wait_out(call, lambda error, _: self.report_outage(what, describe(error)), self._stop.wait)
         if not self._stop:
-            self.ended(what)
-        return answer
+            self.report_end(what)
+        return result
 
-    def began(self, what: str, reason: str, *, seconds: float = 0.0) -> None:
+    def report_outage(self, what: str, reason: str, *, seconds: float = 0.0) -> None:
         """Report that something does not answer.
 
         Args:
             what: Its name, such as "the broker 127.0.0.1:9092".
-            reason: What is known about it.
-            seconds: For how long it had not answered when it is first reported.
+            reason: The error, or another reason, in words.
+            seconds: How long it has not answered already when this is first reported.
         """
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
-        known = last.waiting_since_ms if last.waiting_for == what else None
-        since_ms = time.time_ns() // 1_000_000 - round(seconds * 1000) if known is None else known
+        known_since_ms = last.waiting_since_ms if last.waiting_for == what else None
+        since_ms = time.time_ns() // 1_000_000 - round(seconds * 1000) if known_since_ms is None else known_since_ms
         self._reason = reason
         self._reporter.update(doing="waiting", waiting_for=what, waiting_since_ms=since_ms, message=reason)
         now = time.monotonic()
@@ -105,11 +107,11 @@ class JobOutages:
             self._logged = now
             _log(f"waiting for {what}, {spell_since(since_ms)}: {reason}")
 
-    def ended(self, what: str, now: str = "answers again") -> None:
+    def report_end(self, what: str, now: str = "answers again") -> None:
         """Report that something answers again, if it did not before.
 
         Args:
-            what: Its name, as it was given to `began`.
+            what: Its name, as it was given to `report_outage`.
             now: What it does now, for the log.
         """
         what, last = shortened(what, WAITING_CHARS), self._reporter.report
@@ -136,13 +138,13 @@ def _log(text: str) -> None:
 
 
 def spell_since(then_ms: int, now_ms: int | None = None) -> str:
-    """Time since then as text: 45 seconds, 3 minutes, 1 day."""
+    """The time since a moment in words: 45 seconds, 3 minutes, 1 day."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     return spell_duration(max(0, now_ms - then_ms) / 1000)
 
 
 def spell_duration(seconds: float) -> str:
-    """Seconds in the largest unit that fits at least once, rounded down."""
+    """A duration in words, rounded down to its largest unit: 45 seconds, 3 minutes, 1 day."""
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
     count = int(seconds // size)
     return f"{count} {unit}{'s' * (count != 1)}"

@@ -1,13 +1,12 @@
-"""What each part of a pipeline did last: who looks later learns it, also if `weft run` died, or runs elsewhere.
+"""Keeps what each part of a pipeline did last, so that it can be shown after `weft run` died, or on another machine.
 
-`weft run` writes a file for each of its parts in the state folder of the pipeline. Whether a part runs now is not in
-the file: a process that is killed writes nothing more. It runs as long as its lock is held
+`weft run` writes a file for each of its parts into the state folder of the pipeline. The file does not say whether the
+part runs now, because a process that is killed cannot update it. A part runs as long as its lock is held
 (`weft.streams.pipeline.run.run_lock`).
 
-On other machines nobody sees files and locks. So each service also leaves a report in the table's store
+Other machines see neither files nor locks. So each service also writes a report into the table's store
 (`weft.storage.services.service_reports`). A service of another machine counts as running until its next round is
-overdue.
-Writers leave none: their commits and heartbeats are in the table.
+overdue. Writers write no such report: their commits and heartbeats are in the table.
 """
 
 from __future__ import annotations
@@ -29,28 +28,28 @@ from weft.storage.plural import counted
 from weft.storage.services.service_reports import put_service_report, service_reports
 from weft.storage.store.object_store import ObjectStore
 from weft.streams.pipeline.run.outage import spell_since
+from weft.streams.pipeline.run.report import Report, parse_report
 from weft.streams.pipeline.run.run_lock import is_held
-from weft.streams.pipeline.run.status import Report, parse_report
 from weft.streams.pipeline.run.supervisor import ENDED, LOST, JobStatus, Phase
 
 _FOLDER: Final = "parts"
 _WRITE_SECONDS: Final = 1.0  # between two files of a part that does the same as before
 _STORE_SECONDS: Final = 30.0  # between two reports in the store, as between heartbeats of writers
-_OVERDUE_MS: Final = 120_000  # a round may take long, and reports may be lost; silent writers have the same time
+_OVERDUE_MS: Final = 120_000  # a round may take long, and reports may be lost; heartbeats have the same limit
 
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """What is known of one part. Times are Unix milliseconds; None if there is none, or it is not known.
+    """The state of one part. Times are Unix milliseconds; None if there is none, or it is unknown.
 
     Attributes:
         part: Name of the writer or service.
-        runs: Whether a process of this machine runs it now; or another machine does, and its next round is not overdue.
+        runs: Whether a process of this machine runs it now, or one of another machine whose next round is not overdue.
         is_known: Whether `weft run` has run it on this machine, or it has left a report in the table's store.
         is_lost: Whether it has failed or was fenced, and is not started again by itself.
         state: One or two words.
-        last_run_at_ms: Of a service the end of its last round, of a writer its last commit.
-        has_worked: Whether it has ever done what it has to; of publishing, whether all tables were once up to date.
+        last_run_at_ms: For a service the end of its last round, for a writer its last commit.
+        has_worked: Whether it has ever done its work; for publishing, whether all tables were once up to date.
         result: What it did; "" if nothing.
         error: Why it does not work, or did not work when it last ran; "" if it works.
         next_run_at_ms: When the next round of a service begins.
@@ -79,17 +78,17 @@ class PartFiles:
             clock: Returns monotonic seconds; replaced by tests.
         """
         self._folder, self._clock = state / _FOLDER, clock
-        self._written: dict[str, tuple[tuple[Phase, str], float]] = {}
+        self._last_writes: dict[str, tuple[tuple[Phase, str], float]] = {}
 
     def write(self, statuses: Sequence[JobStatus]) -> None:
-        """Write what has changed. A folder that cannot be written does not stop the pipeline."""
+        """Write the files of parts that have changed. A folder that cannot be written does not stop the pipeline."""
         now = self._clock()
         for status in statuses:
-            does = status.phase, status.report.doing
-            did, written = self._written.get(status.name, (None, 0.0))
-            if did == does and (status.phase in ENDED or now - written < _WRITE_SECONDS):
+            current = status.phase, status.report.doing
+            previous, written_at = self._last_writes.get(status.name, (None, 0.0))
+            if previous == current and (status.phase in ENDED or now - written_at < _WRITE_SECONDS):
                 continue
-            self._written[status.name] = does, now
+            self._last_writes[status.name] = current, now
             plain = {"phase": status.phase, "message": status.message, "report": asdict(status.report)}
             path = _path(self._folder, status.name)
             with contextlib.suppress(OSError):
@@ -100,7 +99,7 @@ class PartFiles:
 
 
 class StoredReports:
-    """Leaves what a service did last in the store of its table."""
+    """Writes what a service did last into the store of its table."""
 
     def __init__(self, store: ObjectStore, name: str, last: Report) -> None:
         """Write nothing yet.
@@ -108,26 +107,27 @@ class StoredReports:
         Args:
             store: The table's store.
             name: Name of the service.
-            last: The last report of the process that it continues.
+            last: The last report of the previous process of the service.
         """
         self._store, self._name = store, name
         self._round_at_ms, self._error = last.round_at_ms, ""
-        self._written: float | None = None
+        self._written_at: float | None = None
 
     def write(self, report: Report) -> None:
-        """Write a report if a round or the service has ended, at most each `_STORE_SECONDS` if nothing else happened.
+        """Write a report if a round or the service has ended.
 
-        A report that cannot be written is lost, with a warning. In an outage of the store none is tried.
+        Rounds without a new error are written at most every `_STORE_SECONDS`. A report that cannot be written is lost,
+        with a warning. During an outage of the store nothing is written.
         """
         is_end = report.doing in {"ended", "failed"}
         if report.waiting_since_ms is not None or (report.round_at_ms == self._round_at_ms and not is_end):
             return
         phase = Phase.DONE if report.doing == "ended" else Phase.RUNNING
         error, now = _error_of(phase, "", report), time.monotonic()
-        is_recent = self._written is not None and now - self._written < _STORE_SECONDS
+        is_recent = self._written_at is not None and now - self._written_at < _STORE_SECONDS
         if is_recent and error == self._error and not is_end:
             return
-        self._round_at_ms, self._error, self._written = report.round_at_ms, error, now
+        self._round_at_ms, self._error, self._written_at = report.round_at_ms, error, now
         if is_end:
             report = replace(report, next_round_at_ms=None)
         plain = {"version": 1, "host": socket.gethostname(), "phase": phase, "message": "", "report": asdict(report)}
@@ -139,7 +139,14 @@ class StoredReports:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What was written of a part, in a file or in the store; ``host``: by which machine, "" for this one."""
+    """The record of a part, from a file or the store.
+
+    Attributes:
+        phase: Phase of the job.
+        message: Why it is not running.
+        report: Its last report.
+        host: The machine that wrote the record; "" for this one.
+    """
 
     phase: Phase
     message: str
@@ -166,18 +173,18 @@ def read_parts(state: Path, names: Sequence[str], stored: Mapping[str, bytes]) -
         names: Names of its writers and services (`weft.streams.pipeline.run.run.make_jobs`).
         stored: From `stored_reports`; used for parts that do not run on this machine.
     """
-    return [_read(state, name, stored.get(name)) for name in names]
+    return [_read_part(state, name, stored.get(name)) for name in names]
 
 
-def _read(state: Path, name: str, stored: bytes | None) -> PartState:
+def _read_part(state: Path, name: str, stored: bytes | None) -> PartState:
     runs = is_held(state, name)
-    record, other = _parse(_file_of(state, name)), None if runs else _parse(stored)
-    # The file knows more than the report of the same machine.
-    if other is not None and (record is None or (other.host != socket.gethostname() and other.at_ms > record.at_ms)):
-        return _state_of(name, other, runs=_is_due(other.report), without_news="overdue")
-    if record is None:  # of another version, or there is none
+    record, remote = _parse(_file_of(state, name)), None if runs else _parse(stored)
+    # The file has more than the report of the same machine.
+    if remote is not None and (record is None or (remote.host != socket.gethostname() and remote.at_ms > record.at_ms)):
+        return _state_of(name, remote, runs=_is_due(remote.report), silent_state="overdue")
+    if record is None:  # there is no record, or another version wrote it
         return PartState(name, runs, is_known=runs, state="running" if runs else "not known here")
-    return _state_of(name, record, runs=runs, without_news="not running")
+    return _state_of(name, record, runs=runs, silent_state="not running")
 
 
 def _file_of(state: Path, name: str) -> bytes | None:
@@ -188,7 +195,7 @@ def _file_of(state: Path, name: str) -> bytes | None:
 
 
 def _parse(data: bytes | None) -> _Record | None:
-    """A record; None if there is none, or it is one of another version."""
+    """Parse a record; None if there is none, or another version wrote it."""
     try:
         plain = parse_json(data or b"")
         report = parse_report(json.dumps(plain["report"]))
@@ -202,9 +209,9 @@ def _is_due(report: Report) -> bool:
     return following is not None and time.time_ns() // 1_000_000 < following + _OVERDUE_MS
 
 
-def _state_of(name: str, record: _Record, *, runs: bool, without_news: str) -> PartState:
+def _state_of(name: str, record: _Record, *, runs: bool, silent_state: str) -> PartState:
     phase, report = record.phase, record.report
-    word = (report.doing if phase is Phase.RUNNING else phase) if runs else phase if phase in ENDED else without_news
+    word = (report.doing if phase is Phase.RUNNING else phase) if runs else phase if phase in ENDED else silent_state
     error = _error_of(phase, record.message, report)
     is_writer = report.trigger_seconds is not None
     last_run = report.committed_at_ms if is_writer else report.round_at_ms

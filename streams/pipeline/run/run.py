@@ -13,14 +13,15 @@ from typing import Final
 
 from weft.storage import Table
 from weft.storage.errors import Conflict, InvalidInput, NotFound
-from weft.streams.pipeline.file.check import check_same_table, check_writers
+from weft.streams.pipeline.file.check import check_writers
 from weft.streams.pipeline.file.pipeline import Pipeline
+from weft.streams.pipeline.file.same_table import check_same_table
 from weft.streams.pipeline.run import services
 from weft.streams.pipeline.run.error_kinds import describe
 from weft.streams.pipeline.run.outage import store_name, wait_out
 from weft.streams.pipeline.run.part_states import PartFiles
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.run_lock import hold_locks
-from weft.streams.pipeline.run.status import Report
 from weft.streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor
 
 COMPACTION: Final = services.COMPACTION
@@ -38,7 +39,7 @@ _PYTHON: Final = (sys.executable, "-P", "-m")
 
 
 def open_table(pipeline: Pipeline) -> Table:
-    """The table of a pipeline; created if there is none. See `create_table`."""
+    """Open the table of a pipeline, or create it. See `create_table`."""
     return create_table(pipeline)[0]
 
 
@@ -53,7 +54,7 @@ def create_table(pipeline: Pipeline) -> tuple[Table, bool]:
     Raises:
         NotFound: There is no table, and the file has no configuration for one.
         Conflict: The table differs from the configuration in the file.
-        InvalidInput: The table has no such stream or column as a writer needs.
+        InvalidInput: The table lacks a stream or column that a writer needs.
         StoreUnavailable: The store does not answer.
     """
     location, created = pipeline.table, False
@@ -101,7 +102,7 @@ def service_job(pipeline: Pipeline, service: str, *, once: bool = False) -> Job:
 
 
 def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> tuple[list[str], list[str]]:
-    """The writers and the services to run, by name.
+    """Choose the writers and the services to run, by name.
 
     Args:
         pipeline: The pipeline.
@@ -115,25 +116,25 @@ def choose_part(pipeline: Pipeline, only: str | None, *, once: bool = False) -> 
         return list(pipeline.writers), _services(pipeline, once=once)
     if only in pipeline.writers:
         return [only], []
-    found = {pipeline.service_name(service): service for service in _services(pipeline, once=once)}
-    if only in found:
-        return [], [found[only]]
+    service_of = {pipeline.service_name(service): service for service in _services(pipeline, once=once)}
+    if only in service_of:
+        return [], [service_of[only]]
     if only in {COMPACTION, TTL, PUBLISH, CLEAN}:
-        section = "it is false in the file" if only == COMPACTION else f"the file has no section {only}"
+        reason = "it is false in the file" if only == COMPACTION else f"the file has no section {only}"
         if only == COMPACTION and pipeline.compacts_inline:
-            section = "the writers compact (inline)"
+            reason = "the writers compact (inline)"
         raise InvalidInput(
-            f"the pipeline has no service {only!r}: {section}",
-            hint=f"add a section {only}; a process runs the service only if it is named with --only or none is",
+            f"the pipeline has no service {only!r}: {reason}",
+            hint=f"add a section {only} to the file; without --only, weft run starts every service of the file",
         )
     raise InvalidInput(
         f"the pipeline has no writer {only!r}, and no service of that name",
-        hint=f"writers: {', '.join(pipeline.writers)}; services: {', '.join(found) or 'none'}",
+        hint=f"writers: {', '.join(pipeline.writers)}; services: {', '.join(service_of) or 'none'}",
     )
 
 
 def watches_table(pipeline: Pipeline, chosen: Sequence[str]) -> bool:
-    """Whether a process serves the metrics of the table: one process of a pipeline does, that of its first service.
+    """Whether a process serves the metrics of the table: that of the first service of the pipeline does.
 
     Args:
         pipeline: The pipeline.
@@ -151,15 +152,15 @@ def make_jobs(pipeline: Pipeline) -> list[Job]:
 
 def _services(pipeline: Pipeline, *, once: bool = False) -> list[str]:
     """Names of the services. Cleaning comes last, because it deletes what the others replaced."""
-    wanted: dict[str, object | None] = {
+    sections: dict[str, object | None] = {
         COMPACTION: pipeline.compaction,
         TTL: pipeline.ttl,
         PUBLISH: pipeline.publish,
         CLEAN: pipeline.clean,
     }
     if pipeline.compacts_inline and not once:
-        del wanted[COMPACTION]
-    return [service for service, section in wanted.items() if section is not None]
+        del sections[COMPACTION]
+    return [service for service, section in sections.items() if section is not None]
 
 
 def run_pipeline(
@@ -180,7 +181,7 @@ def run_pipeline(
         on_status: Called several times a second with the status of each job.
 
     Returns:
-        Whether all jobs succeeded; with ``once``, whether they also came to their ends before they were stopped.
+        Whether all jobs succeeded; with ``once``, also whether all of them ended before they were stopped.
 
     Raises:
         Conflict: Another process runs one of these jobs; nothing was started.
@@ -188,43 +189,45 @@ def run_pipeline(
     """
     chosen, services_chosen = choose_part(pipeline, only, once=once)
     writers = [writer_job(pipeline, name, once=once) for name in chosen]
-    kept = [service_job(pipeline, name, once=once) for name in services_chosen]
+    service_jobs = [service_job(pipeline, name, once=once) for name in services_chosen]
     files = PartFiles(pipeline.state)
 
-    def tell(statuses: tuple[JobStatus, ...]) -> None:
+    def report(statuses: tuple[JobStatus, ...]) -> None:
         files.write(statuses)
         on_status(statuses)
 
-    with hold_locks(pipeline.state, [job.name for job in (*writers, *kept)], pipeline.path.name) as locks:
-        writers, kept = ([replace(job, held=(locks[job.name],)) for job in jobs] for jobs in (writers, kept))
+    with hold_locks(pipeline.state, [job.name for job in (*writers, *service_jobs)], pipeline.path.name) as locks:
+        writers, service_jobs = (
+            [replace(job, lock_fds=(locks[job.name],)) for job in jobs] for jobs in (writers, service_jobs)
+        )
         if once:
             open_table(pipeline)
-            return _run_once(writers, kept, tell, exit_on_failure=exit_on_failure)
+            return _run_once(writers, service_jobs, report, exit_on_failure=exit_on_failure)
         if not writers:  # a service that runs alone does not end with the writers
-            kept = [replace(job, background=False) for job in kept]
-        jobs = [*writers, *kept]
-        _await_table(pipeline, jobs, tell)
-        return Supervisor(jobs).run(tell, exit_on_failure=exit_on_failure)
+            service_jobs = [replace(job, background=False) for job in service_jobs]
+        jobs = [*writers, *service_jobs]
+        _await_table(pipeline, jobs, report)
+        return Supervisor(jobs).run(report, exit_on_failure=exit_on_failure)
 
 
-def _run_once(writers: list[Job], kept: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:
+def _run_once(writers: list[Job], service_jobs: list[Job], on_status: OnStatus, *, exit_on_failure: bool) -> bool:
     """Run the writers side by side, then the services one after the other."""
-    good, asked = True, False
+    succeeded, is_stopped = True, False
     ended: list[JobStatus] = []
-    for jobs in ([writers] if writers else []) + [[job] for job in kept]:
-        if asked:
+    for jobs in ([writers] if writers else []) + [[job] for job in service_jobs]:
+        if is_stopped:
             return False
-        if exit_on_failure and not good:
+        if exit_on_failure and not succeeded:
             break
         before = tuple(ended)
         turn = Supervisor(jobs, ONCE)
-        good &= turn.run(
+        succeeded &= turn.run(
             lambda now, before=before: on_status((*before, *now)),  # type: ignore[misc]
             exit_on_failure=exit_on_failure,
         )
-        ended, asked = [*ended, *turn.statuses], turn.was_asked_to_stop
-        good &= all(status.phase is not Phase.STOPPED for status in turn.statuses)
-    return good
+        ended, is_stopped = [*ended, *turn.statuses], turn.is_stop_requested
+        succeeded &= all(status.phase is not Phase.STOPPED for status in turn.statuses)
+    return succeeded
 
 
 def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> None:
@@ -236,7 +239,7 @@ def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> No
     since_ms = time.time_ns() // 1_000_000
     statuses: list[JobStatus] = []
 
-    def tell(error: Exception, _: float) -> None:
+    def report_outage(error: Exception, _: float) -> None:
         reason = describe(error)
         report = Report(
             doing="waiting", message=reason, waiting_for=store_name(pipeline.table.uri), waiting_since_ms=since_ms
@@ -253,4 +256,4 @@ def _await_table(pipeline: Pipeline, jobs: list[Job], on_status: OnStatus) -> No
             time.sleep(min(1.0, rest))
         return False
 
-    wait_out(lambda: open_table(pipeline), tell, pause)
+    wait_out(lambda: open_table(pipeline), report_outage, pause)

@@ -23,7 +23,7 @@ from typing import Final
 
 from weft.storage.errors import Conflict, InvalidInput
 from weft.storage.foreign_text import parse_json
-from weft.streams.pipeline.run.status import ORPHAN_SECONDS
+from weft.streams.pipeline.run.stop_signal import ORPHAN_SECONDS
 from weft.streams.spark.process_alive import is_alive
 
 LOCKS: Final = "locks"
@@ -31,7 +31,7 @@ LOCKS: Final = "locks"
 
 ENDING_SECONDS: Final = ORPHAN_SECONDS + 5.0  # jobs of a `weft run` that was killed end within this time
 
-_LOOK_SECONDS: Final = 0.2
+_RETRY_SECONDS: Final = 0.2
 
 
 @contextlib.contextmanager
@@ -47,28 +47,29 @@ def hold_locks(
         ending_seconds: How long to wait for the jobs of a `weft run` that has ended.
 
     Yields:
-        The open file descriptor of each lock, by job, for `Job.held`.
+        The open file descriptor of each lock, by job, for `Job.lock_fds`.
 
     Raises:
         Conflict: Another process holds one of the locks; the message names it.
         InvalidInput: The folder cannot be written, or its file system has no locks.
     """
     with contextlib.ExitStack() as stack:
-        held = {}
+        descriptors = {}
         for name in sorted(names):
-            held[name] = _take(state / LOCKS / f"{name}.lock", name, pipeline, ending_seconds)
-            stack.callback(os.close, held[name])
-        yield held
+            descriptors[name] = _acquire(state / LOCKS / f"{name}.lock", name, pipeline, ending_seconds)
+            stack.callback(os.close, descriptors[name])
+        yield descriptors
 
 
 def is_held(state: Path, name: str) -> bool:
-    """Whether a process of this machine holds the lock of a job; no lock is taken away by asking."""
+    """Whether a process of this machine holds the lock of a job. The check does not disturb the holder."""
     try:
         file = os.open(state / LOCKS / f"{name}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # Shared: who asks at the same time is not taken for the holder. A job that starts meanwhile waits for a moment.
+        # A shared lock, so that two checks at the same time do not take each other for the holder. A job that starts
+        # meanwhile waits for a moment.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -79,7 +80,7 @@ def is_held(state: Path, name: str) -> bool:
     return False
 
 
-def _take(path: Path, name: str, pipeline: str, ending_seconds: float) -> int:
+def _acquire(path: Path, name: str, pipeline: str, ending_seconds: float) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -100,7 +101,7 @@ _STATE_HINT: Final = "set `state:` in the pipeline to a writable folder on a loc
 
 
 def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds: float) -> None:
-    """Lock the file. Wait only if the `weft run` that holds it has ended and its jobs are still ending."""
+    """Lock the file. Wait only if the `weft run` that holds it has ended, and its jobs have not ended yet."""
     deadline = time.monotonic() + ending_seconds
     while True:
         try:
@@ -108,7 +109,7 @@ def _await_lock(file: int, path: Path, name: str, pipeline: str, ending_seconds:
         except BlockingIOError:
             holder = _read_holder(file)
             if time.monotonic() < deadline and (not holder or _is_dead(holder)):
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_RETRY_SECONDS)
                 continue
             raise Conflict(
                 f"{pipeline}: {name} is already running, {_describe(holder)}",

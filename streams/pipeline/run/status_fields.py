@@ -8,13 +8,13 @@ from weft.storage.plural import counted
 from weft.streams.pipeline.run.outage import spell_since
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
-STALE_SECONDS: Final = 10.0  # measurements in a report that is older are not shown any more
+STALE_SECONDS: Final = 10.0  # the measurements of an older report are not shown any more
 
 
 def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
     """The status of a job by field name. Ages are in seconds; None means unknown, or that the field does not apply.
 
-    ``lag`` is an upper bound, see `weft.streams.pipeline.run.status.Report`. It and ``freshness_seconds`` are None if
+    ``lag`` is an upper bound, see `weft.streams.pipeline.run.report.Report`. It and ``freshness_seconds`` are None if
     the job has not measured them yet, does not report, or does not run any more.
     """
     report = status.report
@@ -51,21 +51,21 @@ def status_fields(status: JobStatus, now_ms: int) -> dict[str, Any]:
         "waiting_for": waiting_for(status),
         "waiting_seconds": age(report.waiting_since_ms) if waiting_for(status) else None,
         "note": report.note,
-        "message": news(status, now_ms),
+        "message": current_message(status, now_ms),
     }
 
 
 def _is_current(status: JobStatus, now_ms: int) -> bool:
     """Whether the last measurements of the job are still valid."""
     if status.phase is Phase.DONE:
-        return True  # it has ended by itself, after its last measurement
+        return True  # the job ended by itself, after its last measurement
     return status.phase in {Phase.RUNNING, Phase.STOPPING} and not is_silent(status, now_ms)
 
 
 def is_silent(status: JobStatus, now_ms: int) -> bool:
     """Whether the last report of the job is old. Services report only when something changes (`Report.steady`)."""
-    heard = status.report.reported_at_ms
-    return heard is not None and now_ms - heard > STALE_SECONDS * 1000
+    reported_at_ms = status.report.reported_at_ms
+    return reported_at_ms is not None and now_ms - reported_at_ms > STALE_SECONDS * 1000
 
 
 def state_word(status: JobStatus) -> str:
@@ -83,7 +83,7 @@ def waiting_for(status: JobStatus) -> str | None:
     return status.report.waiting_for if waits else None
 
 
-def news(status: JobStatus, now_ms: int) -> str:
+def current_message(status: JobStatus, now_ms: int) -> str:
     """What the job waits for, why it is not running, or its last message."""
     what, since_ms = waiting_for(status), status.report.waiting_since_ms
     if what is not None and since_ms is not None:
@@ -93,7 +93,7 @@ def news(status: JobStatus, now_ms: int) -> str:
 
 
 def unordered_words(rows: int) -> str:
-    """That rows are not in the table because they have no ordering value, in words; "" if there are none."""
+    """A text about rows that are not in the table because they have no ordering value; empty if there are none."""
     return f"{counted(rows, 'row')} changed nothing: no ordering value" if rows else ""
 
 
@@ -102,6 +102,7 @@ def reason_of(status: JobStatus) -> str:
     if status.phase in {Phase.FAILED, Phase.FENCED, Phase.WAITING}:
         return status.message
     report = status.report
-    said = report.message or report.note or (f"last failure: {status.message}" if status.message else "")
-    # A table of `weft services` compacts and publishes: what compaction says must not hide that publishing fails.
-    return said if report.publish_problem in said else "; ".join(filter(None, (said, report.publish_problem)))
+    text = report.message or report.note or (f"last failure: {status.message}" if status.message else "")
+    # A table of `weft services` is both compacted and published: the message of a compaction must not hide that
+    # publishing fails.
+    return text if report.publish_problem in text else "; ".join(filter(None, (text, report.publish_problem)))

@@ -1,6 +1,6 @@
-"""Supervisor: runs jobs, each as a process, and restarts them until they end or the supervisor has to stop.
+"""Runs jobs, each as a process, and restarts them until they end or the supervisor has to stop.
 
-It decides when a job is restarted and when it has failed permanently. It knows nothing of Spark or tables.
+Decides when a job is restarted and when it has failed permanently. It does not depend on Spark or tables.
 
     running -- exit 1, signal, UNAVAILABLE --------> waiting -- delay over --> running
     waiting -- too many runs without progress -----> failed
@@ -10,8 +10,8 @@ It decides when a job is restarted and when it has failed permanently. It knows 
 A run has failed if it made no progress (`Report.progress`), however long it lasted, because starting may be slow.
 An outage of a broker or a store (`Ending.UNAVAILABLE`) is not a failure of the job; it is restarted until the outage is
 over. Jobs do not affect each other. No process outlives the supervisor, even if the supervisor is killed: see the
-lifeline in `weft.streams.pipeline.run.status`. Use `run` for a whole program, or `start`, `poll` and `stop` in another
-loop.
+lifeline in `weft.streams.pipeline.run.stop_signal`. Use `run` for a whole program, or `start`, `poll` and `stop` in
+another loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import Final
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.job_process import Job, JobProcess
-from weft.streams.pipeline.run.status import Report, stop_signals
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.stop_signal import stop_signals
 
 __all__ = ["Job", "JobStatus", "Phase", "RestartPolicy", "Supervisor", "ending_of_all"]
 
@@ -117,7 +118,7 @@ class JobStatus:
 
 
 def ending_of_all(statuses: Iterable[JobStatus]) -> Ending:
-    """Exit code of a process that has run jobs: that of the worst end, where FAILED is worse than FENCED.
+    """Exit code of a process that has run jobs: the worst one of the jobs, where FAILED is worse than FENCED.
 
     A fenced writer has an exit code of its own, because starting it again fences the process that took over its lane.
     """
@@ -131,7 +132,7 @@ class Supervisor:
     """Runs jobs. Call `start`, `poll`, `run` and `stop` from one thread; the other methods are thread-safe."""
 
     def __init__(self, jobs: Sequence[Job], policy: RestartPolicy | None = None) -> None:
-        """Nothing runs before `start`.
+        """Start nothing yet.
 
         Raises:
             InvalidInput: There is no job, or two jobs have the same name.
@@ -145,7 +146,7 @@ class Supervisor:
         self._slots = {job.name: _Slot(job, policy, self._selector) for job in jobs}
         self._lifeline = (-1, -1)
         self._wake = (-1, -1)
-        self._stops_asked = 0
+        self._stop_requests = 0
 
     def start(self) -> None:
         """Start every job."""
@@ -174,7 +175,7 @@ class Supervisor:
             alive = [slot for slot in self._slots.values() if slot.phase not in ENDED]
             if alive and all(slot.job.background for slot in alive):
                 for slot in alive:
-                    slot.ask_stop()
+                    slot.request_stop()
             return self.statuses
 
     @property
@@ -194,15 +195,15 @@ class Supervisor:
         return all(slot.phase in GOOD_ENDS for slot in self._slots.values())
 
     @property
-    def was_asked_to_stop(self) -> bool:
+    def is_stop_requested(self) -> bool:
         """Whether SIGTERM or Ctrl-C ended `run`."""
-        return self._stops_asked > 0
+        return self._stop_requests > 0
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         """Send SIGTERM to every job. Later calls of `poll` kill jobs that take too long to stop."""
         with self._lock:
             for slot in self._slots.values():
-                slot.ask_stop()
+                slot.request_stop()
 
     def stop(self, *, at_once: bool = False) -> tuple[JobStatus, ...]:
         """Send SIGTERM to every job, and wait until all have ended.
@@ -210,7 +211,7 @@ class Supervisor:
         Args:
             at_once: Send SIGKILL instead.
         """
-        self.ask_stop()
+        self.request_stop()
         if at_once:
             self._kill_all()
         while not self.finished:
@@ -230,24 +231,24 @@ class Supervisor:
         Returns:
             `succeeded`.
         """
-        with stop_signals(self._ask):
+        with stop_signals(self._handle_signal):
             self.start()
             try:
                 while not self.finished:
                     statuses = self.poll(POLL_SECONDS)
                     on_status(statuses)
                     lost = exit_on_failure and any(status.is_lost for status in statuses)
-                    if self._stops_asked == 1 or (lost and not self._stops_asked):
-                        self.ask_stop()
-                    elif self._stops_asked > 1:
+                    if self._stop_requests == 1 or (lost and not self._stop_requests):
+                        self.request_stop()
+                    elif self._stop_requests > 1:
                         self._kill_all()
             finally:
                 on_status(self.stop())
         return self.succeeded
 
-    def _ask(self, *_: object) -> None:
+    def _handle_signal(self, *_: object) -> None:
         """Handle a signal to stop."""
-        self._stops_asked += 1
+        self._stop_requests += 1
         if self._wake[1] >= 0:
             os.write(self._wake[1], b"!")
 
@@ -323,24 +324,24 @@ class _Slot:
             return
         code = self.process.exit_code()
         try:
-            self._take(self.process.reports())
+            self._keep_last(self.process.reports())
         except ValueError as error:
             self._message = str(error)
         if code is not None:
-            self._ended(self.process, code)
+            self._handle_end(self.process, code)
             return
-        if self.process.silent:
-            self._ignore(self.process)
+        if self.process.has_closed_pipe:
+            self._unregister(self.process)
         if self.phase is Phase.STOPPING and now >= self._deadline:
             self._message = f"killed: it did not stop within {self.job.stop_seconds:g} s"
             self.process.kill_group()
             if now >= self._deadline + KILL_SECONDS:
                 self._message = f"process {self.process.pid} did not end after SIGKILL: it is blocked in the kernel"
-                self._ignore(self.process)
+                self._unregister(self.process)
                 self.process.abandon()
                 self.process, self.phase = None, Phase.FAILED
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         if self.process is None:
             if self.phase not in ENDED:
                 self.phase = Phase.STOPPED
@@ -350,31 +351,31 @@ class _Slot:
             self.process.send(signal.SIGTERM)
 
     def kill(self) -> None:
-        self.ask_stop()
+        self.request_stop()
         if self.process is not None:
             self.process.kill_group()
 
-    def _take(self, reports: list[Report]) -> None:
+    def _keep_last(self, reports: list[Report]) -> None:
         if reports:
             self._report = reports[-1]
 
-    def _ignore(self, process: JobProcess) -> None:
+    def _unregister(self, process: JobProcess) -> None:
         """Stop polling the status pipe: a closed pipe is always readable."""
         if process.status_fd in self._selector.get_map():
             self._selector.unregister(process.status_fd)
 
-    def _ended(self, process: JobProcess, code: int) -> None:
-        self._ignore(process)
-        self._take(process.close())
+    def _handle_end(self, process: JobProcess, code: int) -> None:
+        self._unregister(process)
+        self._keep_last(process.close())
         self.process = None
         self._exit_code = code
         stopping = self.phase is Phase.STOPPING
         if code == Ending.DONE or (stopping and (code < 0 or code == Ending.UNAVAILABLE)):
             self.phase = Phase.STOPPED if stopping else Phase.DONE
             return
-        told = code in set(Ending) and bool(self._report.message)
-        self._message = self._report.message if told else _why(code, process.tail)
-        self._tail = () if told else process.tail
+        has_reason = code in set(Ending) and bool(self._report.message)
+        self._message = self._report.message if has_reason else _describe_exit(code, process.tail)
+        self._tail = () if has_reason else process.tail
         if code == Ending.FENCED:
             self.phase = Phase.FENCED
         elif code == Ending.REFUSED or stopping or (code == Ending.UNAVAILABLE and not self._policy.waits_out):
@@ -400,7 +401,7 @@ class _Slot:
             self._next_start = time.monotonic() + delay
 
 
-def _why(code: int, tail: Sequence[str]) -> str:
-    """Why a job ended without a report, from its exit code and the last line of its log."""
+def _describe_exit(code: int, tail: Sequence[str]) -> str:
+    """Why a job ended that did not report it, from its exit code and the last line of its log."""
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return f"{how}: {tail[-1]}" if tail and code > 0 else how

@@ -1,10 +1,11 @@
-"""A writer waits until its brokers, registry and store answer, and until its cluster gives it an executor.
+"""Makes a writer wait until its brokers, registry and store answer, and until its cluster gives it an executor.
 
-That a topic does not exist is told here, too; the query waits for it when it starts, and fails if it does not come.
+Missing topics are reported here, too. The query waits for them when it starts, and fails if they are not created.
 
 Brokers, schema registry and the store of the table are checked before a JVM is started, so that waiting costs little. A
 running query survives an outage of the brokers between batches (`weft.streams.kafka.kafka_source`), and one of the
-registry as long as messages have schemas that it knows. Else the query fails, and the next process waits.
+registry while all messages have schemas that it has already loaded. Otherwise the query fails, and the next process
+waits.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from weft.streams.pipeline.run.error_kinds import describe
 from weft.streams.pipeline.run.outage import JobOutages, store_name
-from weft.streams.pipeline.run.status import StopSignal
+from weft.streams.pipeline.run.stop_signal import StopSignal
 
 if TYPE_CHECKING:
     from weft.streams.kafka.cluster import Cluster
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
-    """Wait until the brokers of a Kafka source answer, and tell if a topic is missing. Other sources need no wait.
+    """Wait until the brokers of a Kafka source answer, and report missing topics. Returns at once for other sources.
 
     Raises:
         SourceUnavailable: The brokers do not answer, and ``once`` is set.
@@ -40,23 +41,23 @@ def await_source(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, o
     what = _broker(writer)
 
     def waiting(reason: str) -> bool:
-        outages.began(what, reason)
+        outages.report_outage(what, reason)
         return not stop
 
     cluster = Cluster(parse_options(writer.reader_options, default_starting="latest"))
     try:
         if once:
             cluster.await_answer(waiting)
-            outages.ended(what)
+            outages.report_end(what)
         else:
             outages.wait_out(lambda: cluster.await_answer(waiting), what)
         if not stop:
-            _look_for_topics(cluster, outages, writer)
+            _check_topics(cluster, outages, writer)
     finally:
         cluster.close()
 
 
-def _look_for_topics(cluster: Cluster, outages: JobOutages, writer: WriterSpec) -> None:
+def _check_topics(cluster: Cluster, outages: JobOutages, writer: WriterSpec) -> None:
     from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
 
     try:
@@ -64,8 +65,8 @@ def _look_for_topics(cluster: Cluster, outages: JobOutages, writer: WriterSpec) 
     except SourceRefused:
         raise
     except SourceUnavailable:
-        return  # the brokers have answered before: the query asks them again
-    tell_topics(outages, writer, missing)
+        return  # the brokers answered a moment ago: the query will ask them again
+    report_missing_topics(outages, writer, missing)
 
 
 def await_registry(writer: WriterSpec, stop: StopSignal, outages: JobOutages, *, once: bool) -> None:
@@ -101,25 +102,25 @@ def await_store(pipeline: Pipeline, outages: JobOutages, *, once: bool) -> None:
         outages.wait_out(pipeline.table.open, store_name(pipeline.table.uri))
 
 
-def tell_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
+def report_brokers(outages: JobOutages, writer: WriterSpec, error: Exception | None) -> None:
     """Report an outage of the brokers during a running query; with ``error`` None report that they answer again."""
     if error is None:
-        outages.ended(_broker(writer))
+        outages.report_end(_broker(writer))
     else:
-        outages.began(_broker(writer), describe(error))
+        outages.report_outage(_broker(writer), describe(error))
 
 
-def tell_topics(outages: JobOutages, writer: WriterSpec, missing: TopicMissing | None) -> None:
+def report_missing_topics(outages: JobOutages, writer: WriterSpec, missing: TopicMissing | None) -> None:
     """Report that a query that starts waits for a topic; with ``missing`` None report that all topics exist."""
     topics = writer.reader_options.get("subscribe", "").split(",")
     what = f"the topic {topics[0]}" if len(topics) == 1 else f"the topics {', '.join(topics)}"
     if missing is None:
-        outages.ended(what, "exists now" if len(topics) == 1 else "exist now")
+        outages.report_end(what, "exists now" if len(topics) == 1 else "exist now")
     else:
-        outages.began(what, describe(missing))
+        outages.report_outage(what, describe(missing))
 
 
-def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
+def report_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
     """Report that a running query waits for an executor of its cluster, or that it has one again.
 
     Returns:
@@ -129,9 +130,9 @@ def tell_executors(outages: JobOutages, watch: ExecutorWatch) -> bool:
 
     seconds = watch.starved_seconds()
     if seconds is None:
-        outages.ended(watch.name)
+        outages.report_end(watch.name)
         return False
-    outages.began(watch.name, f"no executor is registered: {HINT}", seconds=seconds)
+    outages.report_outage(watch.name, f"no executor is registered: {HINT}", seconds=seconds)
     return True
 
 

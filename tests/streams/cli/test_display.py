@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from weft.streams.cli.display import format_line, render_jobs, show_jobs, stored_words
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.status_fields import status_fields
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 

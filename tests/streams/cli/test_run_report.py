@@ -17,8 +17,8 @@ from weft.streams.kafka.errors import DataLoss
 from weft.streams.letters.letter_files import default_folder
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.error_kinds import Ending
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.run import open_table
-from weft.streams.pipeline.run.status import Report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.write.dead_letter import DeadLetters, open_dead_letters
 

@@ -16,7 +16,8 @@ from weft.storage.errors import InvalidInput
 from weft.streams.formats.registry import RegistryUnavailable
 from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline
 from weft.streams.pipeline.run.outage import JobOutages
-from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.writer_outage import await_registry
 
 GROUPS = {

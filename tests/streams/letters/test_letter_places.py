@@ -36,4 +36,4 @@ def test_doctor_finds_it_and_goes_on(tmp_path: Path) -> None:
     (problem,) = found.all
     assert (problem.check, problem.level) == ("writers.sa.dead_letter", Level.PROBLEM)
     assert "no place for dead letters beside s3://bucket" in problem.text
-    assert problem.hint == "give dead_letter, or on_error: stop"
+    assert problem.hint == "set dead_letter, or on_error: stop"

@@ -29,7 +29,7 @@ from weft.streams.pipeline.run.error_kinds import Ending, ending_of
     ],
 )
 def test_limits(limit: LetterLimit, letters: int, messages: int, before: int, *, exceeded: bool) -> None:
-    assert (limit.exceeded(letters, messages, before) is not None) == exceeded
+    assert (limit.describe_excess(letters, messages, before) is not None) == exceeded
 
 
 def test_the_writer_is_not_restarted() -> None:

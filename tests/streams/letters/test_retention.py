@@ -14,8 +14,9 @@ from tests.streams.support.pipelines import weft_output
 from weft.streams.letters.letter_folder import State
 from weft.streams.letters.retention import Expired, Retention
 from weft.streams.pipeline.file.model import CleanSection
-from weft.streams.pipeline.run.services import clean_round
-from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.service_rounds import clean_round
 
 DAY = 86_400
 NOW_MS = time.time_ns() // 1_000_000

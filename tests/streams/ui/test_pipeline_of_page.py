@@ -20,7 +20,7 @@ from weft import Table
 from weft.storage.store.open_store import open_store
 from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.pipeline.run.part_states import PartState, StoredReports
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.ui.site import Site
 from weft.streams.ui.source_lag import SourceLag
 

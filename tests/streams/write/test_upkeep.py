@@ -19,8 +19,9 @@ from weft import Table
 from weft.storage.core.plan.read_cost import ReadCost, read_cost
 from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.run.status import Report, Reporter
-from weft.streams.pipeline.run.status_fields import news
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.status_fields import current_message
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.write import upkeep as upkeep_module
 from weft.streams.write.back_pressure import delay_seconds, describe_delay
@@ -257,7 +258,7 @@ def test_the_pipeline_file_says_what_its_writers_do(tmp_path: Path) -> None:
     found.tell("slowed down by 3.0 s a batch: why")
     assert reporter.report.note == "slowed down by 3.0 s a batch: why"
     status = JobStatus("sa", Phase.RUNNING, 1, 0, reporter.report, "", Path(), (), None, background=False)
-    assert news(status, 0) == "slowed down by 3.0 s a batch: why"
+    assert current_message(status, 0) == "slowed down by 3.0 s a batch: why"
     assert reporter.report.restarted().note == ""
 
 

@@ -26,7 +26,8 @@ from weft.storage.write.writer import Commit
 from weft.streams.kafka.errors import DataLoss, SourceUnavailable
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.error_kinds import Ending, describe, ending_of
-from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.spark.task_errors import noted_errors
 from weft.streams.write.resume import GAP_HINT
 from weft.streams.write.sink import CommitReport

@@ -14,10 +14,11 @@ import yaml
 from weft import DuePolicy, Table
 from weft.storage.config.table_config import build_schema, configuration, load_config
 from weft.storage.errors import Conflict, InvalidInput
-from weft.streams.pipeline.file.check import check_same_table, check_writers, exact_fields, key_of
+from weft.streams.pipeline.file.check import check_writers, exact_fields, key_of
 from weft.streams.pipeline.file.file_problems import WrongFile
 from weft.streams.pipeline.file.letter_places import LetterPlace, load_letter_places
 from weft.streams.pipeline.file.pipeline import load_pipeline
+from weft.streams.pipeline.file.same_table import check_same_table
 
 CONFIG: dict[str, Any] = {
     "key": ["order_id"],

@@ -60,16 +60,16 @@ def test_fields_that_no_message_has_are_named_with_the_closest(broker: EmbeddedB
     rows = [{"id": 1, "status": "new"}, {"id": 2, "Amount": None, "total": 5}]
     source = topic(broker, *((None, json.dumps(row).encode()) for row in rows), (None, None), (None, b"bad"))
     schema = {"id": "bigint", "statuss": "string", "amount": "double", "total": "int", "zzz": "int"}
-    checked = found(written(tmp_path, source, schema, servers=broker.bootstrap_servers))
-    assert [(each.message, each.hint) for each in checked.warnings] == [
+    findings = found(written(tmp_path, source, schema, servers=broker.bootstrap_servers))
+    assert [(each.message, each.hint) for each in findings.warnings] == [
         (
             f"writers.orders.schema.{name}: not found in 2 messages of {source['topic']}",
             f"{close}fields found: Amount, id, status, total",
         )
         for name, close in (("statuss", "did you mean status? "), ("amount", "did you mean Amount? "), ("zzz", ""))
     ]
-    assert checked.looked == {"orders": f"2 messages of {source['topic']}"}
-    assert checked.not_looked == {}
+    assert findings.checked == {"orders": f"2 messages of {source['topic']}"}
+    assert findings.unchecked == {}
 
 
 def test_numbers_that_look_like_another_unit_are_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_numbers_that_look_like_another_unit_are_told(broker: EmbeddedBroker, tm
     ]
     source = topic(broker, *((None, json.dumps(row).encode()) for row in rows))
     times = {"ts": "timestamp", "at": "TIMESTAMP", "text": "timestamp", "in": "struct<seen: timestamp>"}
-    checked = found(written(tmp_path, source, {"id": "bigint", **times}, servers=broker.bootstrap_servers))
-    assert [(each.message.partition(", and is")[0], each.hint) for each in checked.warnings] == [
+    findings = found(written(tmp_path, source, {"id": "bigint", **times}, servers=broker.bootstrap_servers))
+    assert [(each.message.partition(", and is")[0], each.hint) for each in findings.warnings] == [
         (
             "writers.orders.schema.ts: in 1 of 2 messages it is a number that looks like milliseconds",
             "declare it bigint, and select timestamp_millis(ts)",
@@ -170,9 +170,9 @@ def test_fields_of_schemas_in_a_registry(broker: EmbeddedBroker, tmp_path: Path)
 
 def test_sources_without_messages_say_so(broker: EmbeddedBroker, tmp_path: Path) -> None:
     empty = topic(broker)
-    checked = found(written(tmp_path, empty, SCHEMA, servers=broker.bootstrap_servers))
-    assert checked.not_looked == {"orders": f"there is no message in {empty['topic']}"}
-    assert checked.warnings == []
+    findings = found(written(tmp_path, empty, SCHEMA, servers=broker.bootstrap_servers))
+    assert findings.unchecked == {"orders": f"there is no message in {empty['topic']}"}
+    assert findings.warnings == []
     bad = topic(broker, (None, b"[1]"))
     [warning] = found(written(tmp_path, bad, SCHEMA, servers=broker.bootstrap_servers)).warnings
     assert warning.message.startswith("writers.orders.source: none of 1 message is a JSON object")
@@ -200,16 +200,16 @@ def test_files_that_do_not_name_their_fields_are_not_compared(tmp_path: Path) ->
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.csv").write_text("1,new\n")
     file = written(tmp_path, {"type": "files", "path": "./in", "format": "csv"}, {"id": "bigint", "stat": "string"})
-    assert found(file).not_looked == {"orders": "files without a header do not name their fields"}
+    assert found(file).unchecked == {"orders": "files without a header do not name their fields"}
 
 
 @pytest.mark.parametrize(
     ("path", "reason"), [("s3://b/in", "s3://b/in is not local"), ("./in", "there is no file in ")]
 )
 def test_files_that_are_not_there_yet_or_elsewhere_are_not_looked_at(tmp_path: Path, path: str, reason: str) -> None:
-    checked = found(written(tmp_path, {"type": "files", "path": path, "format": "json"}, {"id": "bigint"}))
-    assert checked.warnings == []
-    assert checked.not_looked["orders"].startswith(reason)
+    findings = found(written(tmp_path, {"type": "files", "path": path, "format": "json"}, {"id": "bigint"}))
+    assert findings.warnings == []
+    assert findings.unchecked["orders"].startswith(reason)
 
 
 def test_warnings_are_printed_and_are_no_problems(broker: EmbeddedBroker, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from weft.storage.config.table_config import build_schema, load_config
 from weft.streams.demo.broker import EmbeddedBroker
 from weft.streams.pipeline.file.check_file import check_file
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.infer.infer import Fields, infer_type, json_messages, propose
-from weft.streams.pipeline.infer.infer_key import fields_of
+from weft.streams.pipeline.infer.infer_key import Fields, propose_fields
+from weft.streams.pipeline.infer.json_types import infer_type, json_messages
+from weft.streams.pipeline.infer.proposal import propose
 from weft.streams.write.check_expressions import expression_problems
 
 
@@ -26,7 +27,7 @@ def message(key: Any = None, **fields: Any) -> tuple[bytes | None, bytes]:
 
 
 def inferred(*messages: tuple[bytes | None, bytes | None], stream: str = "orders") -> Fields:
-    found = fields_of(json_messages(stream, messages))
+    found = propose_fields(json_messages(stream, messages))
     assert found is not None
     return found
 
@@ -106,7 +107,7 @@ def test_what_is_not_certain_is_said() -> None:
     assert "'_op' is left out" in notes
     assert "is it right?" in notes
     for nothing in ([(None, b"x"), (None, None)], []):
-        assert fields_of(json_messages("s", nothing)) is None
+        assert propose_fields(json_messages("s", nothing)) is None
 
 
 SECONDS = 1_767_225_600

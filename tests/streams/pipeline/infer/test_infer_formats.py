@@ -239,7 +239,7 @@ def test_a_topic_without_messages_has_the_newest_schema_of_the_registry(pipeline
     pipelines.registry.register(f"{topic}-value", json.dumps(ORDER))
     whole, text = proposed(path)
     assert whole["table"]["config"]["key"] == ["id"]
-    assert "there is no value to look at: fields are those of schema 1, the newest one" in text
+    assert "there is no value: the fields are those of schema 1, the newest one" in text
 
 
 def two_types(registry: SchemaRegistry) -> list[Message]:
@@ -255,7 +255,7 @@ def two_types(registry: SchemaRegistry) -> list[Message]:
         ("avro", json_schema_messages, "schema 1 is of type JSON, not AVRO"),
         ("json-schema", avro_messages, "schema 3 is of type AVRO, not JSON"),
         ("protobuf", two_types, "messages are of 2 types: shop.Other (1), shop.Row (1)"),
-        ("debezium-avro", avro_messages, "schema 3 is not that of a change event of Debezium"),
+        ("debezium-avro", avro_messages, "schema 3 does not describe a change event of Debezium"),
         ("debezium", lambda _: [(None, b'{"id": 1}')], "none of 1 message is a change event of Debezium with a row"),
         ("debezium", lambda _: [], "there is no message in"),
     ],

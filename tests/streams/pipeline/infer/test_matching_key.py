@@ -11,8 +11,8 @@ import yaml
 
 from tests.streams.support.pipelines import weft
 from weft.streams.pipeline.file.pipeline import load_pipeline
-from weft.streams.pipeline.infer.infer import json_messages
-from weft.streams.pipeline.infer.infer_key import Fields, choose_ordering, fields_of
+from weft.streams.pipeline.infer.infer_key import Fields, choose_ordering, propose_fields
+from weft.streams.pipeline.infer.json_types import json_messages
 from weft.streams.pipeline.infer.matching_key import matching_field, matching_fields
 
 TELEMETRY = {"machineId": "string", "status": "string", "rpm": "bigint"}
@@ -96,7 +96,7 @@ READINGS = [{"at": 1772355600000 + i, "device": {"id": f"d{i}", "zone": "north"}
 def test_a_key_is_found_within_a_field_and_a_time_is_the_last_choice(
     rows: list[dict[str, Any]], key: str, sql: str
 ) -> None:
-    found = fields_of(json_messages("readings", [(None, json.dumps(row).encode()) for row in rows]))
+    found = propose_fields(json_messages("readings", [(None, json.dumps(row).encode()) for row in rows]))
     assert found is not None
     assert [(part.name, part.sql) for part in found.keys] == [(key, sql)]
 

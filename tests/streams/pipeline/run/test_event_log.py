@@ -15,7 +15,7 @@ from weft import Table
 from weft.storage.errors import InvalidInput
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.event_log import changes, open_event_log
-from weft.streams.pipeline.run.status import Report
+from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 NOW_MS = 1_700_000_000_000
@@ -115,7 +115,7 @@ def test_a_restart_within_an_outage_has_a_line_only_if_the_outage_is_not_its_rea
 
 def test_a_file_is_rotated(tmp_path: Path) -> None:
     path = tmp_path / "logs/weft.log"
-    with open_event_log(path, "json", max_bytes=2_000, kept=2) as log:
+    with open_event_log(path, "json", max_bytes=2_000, backups=2) as log:
         status = STARTING
         for number in range(100):
             status = batch(status, 0.1, rows=number, seq=number)

@@ -31,7 +31,8 @@ from weft.streams.pipeline.run.http_status import (
     serve_status,
     unsupervised_status,
 )
-from weft.streams.pipeline.run.status import Report, Reporter, encode_report, parse_report
+from weft.streams.pipeline.run.report import Report, encode_report, parse_report
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 from weft.streams.pipeline.run.table_watch import TableView, TableWatch
 

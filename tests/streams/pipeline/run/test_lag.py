@@ -74,7 +74,7 @@ def test_the_lag_is_unknown_before_a_position_is_known(broker: FaultyBroker) -> 
     produce(broker, topic, [1, 2, 3])
     meter = patient_meter(broker, topic)
     assert meter.measure() is None
-    meter.reached({Partition(topic, 0): 1})
+    meter.set_position({Partition(topic, 0): 1})
     assert meter.lag == Lag(2, None), "the number of waiting messages is known, but not their age"
 
 
@@ -83,7 +83,7 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Fa
     place = Partition(topic, 0)
     broker.create_topics({topic: 1})
     meter = patient_meter(broker, topic)
-    meter.reached({place: 0})
+    meter.set_position({place: 0})
     times = []
     for number in range(3):
         produce(broker, topic, [number])
@@ -91,13 +91,13 @@ def test_a_writer_that_never_catches_up_is_as_fresh_as_its_last_batch(broker: Fa
         found = meter.measure()
         assert found is not None
         assert found.waiting == number + 1
-    meter.reached({place: 2})
+    meter.set_position({place: 2})
     found = meter.lag
     assert found is not None
     assert found.waiting == 1
     assert found.complete_at_ms is not None
     assert times[1] <= found.complete_at_ms <= times[2]
-    meter.reached({place: 3})
+    meter.set_position({place: 3})
     assert meter.lag is not None
     assert meter.lag.waiting == 0
     assert (meter.lag.complete_at_ms or 0) >= times[2]
@@ -108,7 +108,7 @@ def test_unreachable_brokers_make_the_lag_unknown(private_broker: FaultyBroker) 
     private_broker.create_topics({"away": 1})
     produce(private_broker, "away", [1])
     with LagMeter(parsed(private_broker, "away"), every_seconds=1, timeout_seconds=1) as meter:
-        meter.reached({Partition("away", 0): 1})
+        meter.set_position({Partition("away", 0): 1})
         # On a busy machine a measurement may fail at any time, so what belongs together is waited for together.
         wait_until(lambda: waiting(meter) == 0 and meter.outage is None, WAIT_SECONDS)
         private_broker.set_reachable(reachable=False)
@@ -127,7 +127,7 @@ def test_an_old_measurement_is_not_used(broker: FaultyBroker) -> None:
     broker.create_topics({topic: 1})
     meters = [patient_meter(broker, topic, max_age_seconds=age) for age in (600, 0)]
     for meter in meters:
-        meter.reached({Partition(topic, 0): 0})
+        meter.set_position({Partition(topic, 0): 0})
         meter.measure()
     assert [meter.lag is None for meter in meters] == [False, True]
 
@@ -136,7 +136,7 @@ def test_a_recreated_topic_makes_the_lag_unknown(private_broker: FaultyBroker) -
     private_broker.create_topics({"again": 1})
     produce(private_broker, "again", [1, 2, 3])
     meter = patient_meter(private_broker, "again")
-    meter.reached({Partition("again", 0): 3})
+    meter.set_position({Partition("again", 0): 3})
     assert meter.measure() is not None
     private_broker.delete_topic("again")
     assert meter.measure() is None
@@ -151,7 +151,7 @@ def test_records_deleted_by_retention_are_not_counted(broker: FaultyBroker) -> N
     for number in range(5):
         produce(broker, topic, [number])
     meter = patient_meter(broker, topic)
-    meter.reached({Partition(topic, 0): 1})
+    meter.set_position({Partition(topic, 0): 1})
     first = meter.measure()
     broker.delete_records(topic, 0, 4)
     second = meter.measure()

@@ -32,8 +32,10 @@ from weft.storage.errors import InvalidInput, NotFound
 from weft.storage.services.due_work import find_due
 from weft.streams.pipeline.file.model import CleanSection, CompactionSection, TableLocation, TtlSection
 from weft.streams.pipeline.file.table_list import TableTarget, list_tables
-from weft.streams.pipeline.run.many_tables import STEP_BYTES, ManyTables, TableSettings, serve_tables
+from weft.streams.pipeline.run.many_tables import STEP_BYTES, ManyTables
+from weft.streams.pipeline.run.serve_tables import serve_tables
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
+from weft.streams.pipeline.run.table_rounds import TableSettings
 from weft.streams.pipeline.run.table_watch import TableView
 
 PATIENCE_SECONDS = 240.0  # for operations of a second or two on an idle machine
@@ -238,7 +240,7 @@ def test_few_tables_stay_open(tmp_path: Path) -> None:
     tables = {name: make(tmp_path, name, buckets=1) for name in "abcd"}
     many = ManyTables({n: settings(t) for n, t in tables.items()}, max_open=2, clock=Clock())
     finish(many)
-    assert sum(entry.table is not None for entry in many._entries.values()) == 2
+    assert many.open_tables == 2
     assert not any(map(waits, tables.values()))
 
 

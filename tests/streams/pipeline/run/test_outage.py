@@ -8,7 +8,8 @@ import pytest
 
 from weft.storage.errors import InvalidInput, StoreRefused, StoreUnavailable
 from weft.streams.pipeline.run.outage import JobOutages, pause_seconds, spell_duration, spell_since, wait_out
-from weft.streams.pipeline.run.status import Report, Reporter, parse_report
+from weft.streams.pipeline.run.report import Report, parse_report
+from weft.streams.pipeline.run.reporter import Reporter
 
 
 class Source:
@@ -79,7 +80,7 @@ def test_status_and_log_show_what_the_job_waits_for(pipe: tuple[int, int], capsy
 def test_an_outage_keeps_its_start_across_a_restart(pipe: tuple[int, int]) -> None:
     name = "the broker " + ",".join(f"broker-{i}:9092" for i in range(20))
     first = Reporter(pipe[1], Report())
-    JobOutages(first, Stop()).began(name, "no answer")  # type: ignore[arg-type]
+    JobOutages(first, Stop()).report_outage(name, "no answer")  # type: ignore[arg-type]
     (line,) = os.read(pipe[0], 1 << 16).splitlines()
     second = Reporter(pipe[1], parse_report(line))
     assert JobOutages(second, Stop(2)).wait_out(Source(5).ask, name) is None  # type: ignore[arg-type]

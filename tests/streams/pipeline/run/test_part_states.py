@@ -20,8 +20,8 @@ from weft.storage.core.names import service_path
 from weft.storage.errors import StoreUnavailable
 from weft.storage.store.memory_store import MemoryStore
 from weft.streams.pipeline.run.part_states import PartFiles, PartState, StoredReports, read_parts, stored_reports
+from weft.streams.pipeline.run.report import Report, encode_report
 from weft.streams.pipeline.run.run_lock import hold_locks
-from weft.streams.pipeline.run.status import Report, encode_report
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
 
 

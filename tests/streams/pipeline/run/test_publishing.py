@@ -26,12 +26,17 @@ from weft.storage.errors import InvalidInput, StoreUnavailable
 from weft.storage.publish.targets import base_version
 from weft.streams.pipeline.file.model import CompactionSection, PublishSection, TableLocation
 from weft.streams.pipeline.file.pipeline import load_pipeline, load_settings
-from weft.streams.pipeline.run.many_tables import ManyTables, TableSettings
-from weft.streams.pipeline.run.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, DaemonThreads, Publisher
+from weft.streams.pipeline.run.daemon_threads import DaemonThreads
+from weft.streams.pipeline.run.many_tables import ManyTables
+from weft.streams.pipeline.run.publishing import GIVE_UP_SECONDS, RECHECK_SECONDS, Publisher
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.run import choose_part
-from weft.streams.pipeline.run.services import publish_round, run_service
-from weft.streams.pipeline.run.status import Report, Reporter, StopSignal, stop_signals
+from weft.streams.pipeline.run.service_rounds import publish_round
+from weft.streams.pipeline.run.services import run_service
 from weft.streams.pipeline.run.status_fields import status_fields
+from weft.streams.pipeline.run.stop_signal import StopSignal, stop_signals
+from weft.streams.pipeline.run.table_rounds import TableSettings
 
 PATIENCE_SECONDS = 120.0  # for operations of a second or two on an idle machine
 

@@ -23,8 +23,10 @@ from weft.storage.services.steps.service_plan import open_plan
 from weft.storage.store.open_store import open_store
 from weft.streams.pipeline.file.model import CleanSection, CompactionSection
 from weft.streams.pipeline.run import services
-from weft.streams.pipeline.run.services import clean_round, compact_round, expire_round, repeat
-from weft.streams.pipeline.run.status import Report, Reporter
+from weft.streams.pipeline.run.report import Report
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.service_rounds import clean_round, compact_round, expire_round
+from weft.streams.pipeline.run.services import repeat
 
 CONFIG = {
     "key": ["id"],

@@ -18,7 +18,7 @@ from weft.storage.errors import CommitUnknown, Conflict, Fenced, InvalidInput, S
 from weft.streams.kafka.errors import SourceRefused, SourceUnavailable
 from weft.streams.pipeline.run import job_process
 from weft.streams.pipeline.run.error_kinds import Ending, ending_of
-from weft.streams.pipeline.run.status import Report, encode_report, parse_report
+from weft.streams.pipeline.run.report import Report, encode_report, parse_report
 from weft.streams.pipeline.run.supervisor import Job, JobStatus, Phase, RestartPolicy, Supervisor, ending_of_all
 
 PATIENCE_SECONDS = 120.0  # for operations of milliseconds on an idle machine
@@ -27,7 +27,8 @@ QUICK = RestartPolicy(first_seconds=0.01, last_seconds=0.02, max_failures=3)
 # A correct job: reports, and stops on SIGTERM.
 SERVE = """
 import os
-from weft.streams.pipeline.run.status import Reporter, StopSignal
+from weft.streams.pipeline.run.reporter import Reporter
+from weft.streams.pipeline.run.stop_signal import StopSignal
 stop, reporter = StopSignal(), Reporter.from_environment()
 reporter.update(doing="running", rows=reporter.report.rows + 10)
 while not stop.wait(60): pass
@@ -38,7 +39,7 @@ reporter.update(doing="stopping", message="bye")
 # Waits again and again. The signal comes one line of code later each time, until a wait ends before it.
 SIGNALLED = """
 import os, signal, sys
-from weft.streams.pipeline.run.status import StopSignal
+from weft.streams.pipeline.run.stop_signal import StopSignal
 lines, is_sent = 0, True
 while is_sent:
     stop, lines_left, is_sent = StopSignal(), lines, False
@@ -131,7 +132,7 @@ def test_delays_double_up_to_a_bound_and_end() -> None:
 def ending(code: int, *, progress: str = "0", message: str = "") -> str:
     """A job that reports and ends; ``progress`` is what it adds."""
     return f"""
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 reporter = Reporter.from_environment()
 reporter.update(progress=reporter.report.progress + {progress}, message={message!r})
 raise SystemExit({code})
@@ -164,11 +165,11 @@ def test_outages_are_restarted_more_often_than_failures(
     away = f"""
 from pathlib import Path
 from weft.streams.pipeline.run.outage import JobOutages
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 starts = Path({str(starts)!r})
 starts.write_text((starts.read_text() if starts.exists() else "") + "x")
 if len(starts.read_text()) <= 8:
-    JobOutages(Reporter.from_environment(), None).began("the broker b:1", "no answer")
+    JobOutages(Reporter.from_environment(), None).report_outage("the broker b:1", "no answer")
     raise SystemExit({int(Ending.UNAVAILABLE)})
 """
     supervisor = supervise(job(away))
@@ -245,7 +246,7 @@ def test_refused_jobs_are_not_restarted(
     job: Callable[..., Job], supervise: Callable[..., Supervisor], code: Ending, phase: Phase
 ) -> None:
     say = f"""
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 Reporter.from_environment().update(message="lane 'a' was claimed by b")
 raise SystemExit({int(code)})
 """
@@ -296,7 +297,7 @@ def test_a_job_that_does_not_stop_is_killed_with_its_children(
 ) -> None:
     stubborn = """
 import signal, subprocess, sys, time
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 Reporter.from_environment().update(doing="running", rows=child.pid)
@@ -315,7 +316,7 @@ def test_children_of_a_dead_job_do_not_outlive_it(
 ) -> None:
     parent = """
 import subprocess, sys
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 Reporter.from_environment().update(rows=child.pid)
 """
@@ -389,7 +390,7 @@ def test_a_supervisor_that_does_not_read_blocks_no_job(
 ) -> None:
     chatty = f"""
 from pathlib import Path
-from weft.streams.pipeline.run.status import Reporter
+from weft.streams.pipeline.run.reporter import Reporter
 reporter = Reporter.from_environment()
 for i in range(2000): reporter.update(rows=i, message="x" * 200)
 Path({str(tmp_path / "through")!r}).touch()

@@ -1,35 +1,12 @@
-"""How a job reports to its supervisor, and how it notices that the supervisor has ended.
-
-A job is an operating-system process started by `weft.streams.pipeline.run.supervisor`. Between the two:
-    status pipe    job -> supervisor, one JSON line per report; reports hold totals, so a lost report loses nothing
-    lifeline pipe  never written to; it closes when the supervisor ends for whatever reason, and the job stops then
-    exit code      why the job ended (`Ending`), which decides whether it is restarted
-Environment variables name both pipes. A job that is started by hand reports to its standard output. This module
-imports nothing heavy, so that a job can report as soon as it starts.
-"""
+"""A report: what a job did so far, and how it is written as a line. Pure, and imports nothing heavy."""
 
 from __future__ import annotations
 
 import bisect
-import contextlib
 import json
-import os
-import queue
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-STATUS_FD: Final = "WEFT_STATUS_FD"
-LIFELINE_FD: Final = "WEFT_LIFELINE_FD"
-RESUME: Final = "WEFT_RESUME"
-"""The last report of the previous process of the job: totals continue from there."""
-
-ORPHAN_SECONDS: Final = 10.0  # time for a job without a supervisor to finish its batch; shorter than any restart
 _LINE_BYTES: Final = 4096  # a write of up to PIPE_BUF (4096 on Linux) is atomic
 _MESSAGE_CHARS: Final = 600
 WAITING_CHARS: Final = 80
@@ -61,13 +38,13 @@ class Report:
         progress: Grows with each committed batch, each check of a source that has nothing new, and each round of a
             service. A run in which it did not grow counts as failed, however long it lasted.
         waiting_for: What does not answer, such as "the broker 127.0.0.1:9092"; empty if the job does not wait.
-        waiting_since_ms: Time when it was first found not to answer; None if the job does not wait.
+        waiting_since_ms: Time of the first request without an answer; None if the job does not wait.
         tombstones: Messages without a value that were skipped.
-        due_bytes: Stored bytes that were due for compaction or a fold at the last look; None if that is not known.
+        due_bytes: Stored bytes that were due for compaction or a fold when last measured; None if that is not known.
         stored_bytes: Stored bytes of what was committed, or of what a service read.
         deletes: Delete events among the rows.
         rows_ignored: Rows without effect, which are not stored: ignored deletes, upserts without an ordering value.
-        rows_unordered: The upserts without any ordering value among ``rows_ignored``; nobody wants them.
+        rows_unordered: The upserts without any ordering value among ``rows_ignored``; usually a mistake.
         late: Events below the watermark of their lane when they were stored; 0 without a lateness.
         skipped_offsets: Offsets that Kafka did not have any more when a batch was planned.
         batch_counts: Number of batches by duration, see `BATCH_BOUNDS`; empty before the first batch.
@@ -77,21 +54,21 @@ class Report:
         unknown_objects: Objects in the table's folders whose names weft does not use, as of the last cleaning; None
             before the first one.
         expired_rows: Rows that were removed because they were older than the time to live of the table.
-        forgotten_deletes: Deletes that were, and rows that a delete hid.
+        forgotten_deletes: Deletes, and rows hidden by deletes, that were removed for the same reason.
         expired_at_ms: Time of the last expiry that ended; None before the first one.
         publications: Publications that changed a published table.
         published_at_ms: Time when all published tables were last known to show all base files; None before.
         trigger_seconds: Shortest time from the start of one batch to the next; None if the job is not a writer.
-        publish_seconds: Time between two looks of the publisher; None if the job publishes nothing.
+        publish_seconds: Time between two rounds of the publisher; None if the job publishes nothing.
         publish_problem: Why a published table is not up to date; empty if all are.
         round_at_ms: End of the last round of a service; None before the first one.
         next_round_at_ms: When its next round begins; None if that is not known.
         error_code: Code of the error that ended the job (`weft.storage.errors.TableError.code`); empty for none.
         steady: Whether the job now reports every second, so that silence means that it hangs.
-        delay_seconds: Wait before each batch as of the last look at the table, because its reads cost too much; 0 if
-            there is none. None without back-pressure.
-        read_amplification: Bytes that a read of the table fetched at that look, divided by those of its base; None if
-            the look failed, and without back-pressure.
+        delay_seconds: Wait before each batch because reads of the table cost too much, as last measured; 0 if there is
+            no wait. None without back-pressure.
+        read_amplification: Bytes that a read of the table fetches, divided by those of its base, as last measured; None
+            if the measurement failed, and without back-pressure.
         waited_seconds: Duration of all such waits.
         note: What a writer does besides writing (`weft.streams.write.upkeep`), or why it slows down; empty if nothing.
     """
@@ -178,8 +155,8 @@ def encode_report(report: Report) -> bytes:
         note=shortened(report.note, NOTE_CHARS),
         publish_problem=shortened(report.publish_problem, NOTE_CHARS),
     )
-    left = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
-    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, left // _ESCAPED_BYTES)))
+    available_bytes = _LINE_BYTES - len(_compact(replace(report, message=""))) - len(_MESSAGE_MEMBER)
+    report = replace(report, message=shortened(report.message, min(_MESSAGE_CHARS, available_bytes // _ESCAPED_BYTES)))
     line = _compact(report)
     assert len(line) <= _LINE_BYTES, "all fields have a bounded length"
     return line
@@ -209,138 +186,3 @@ def parse_report(line: bytes | str) -> Report:
         raise ValueError(f"not a status report: {line[:80]!r}")
     report = Report(**values)
     return replace(report, batch_counts=tuple(report.batch_counts))  # JSON has lists only
-
-
-class Reporter:
-    """The job's side of the status pipe. Thread-safe.
-
-    Args:
-        descriptor: The writing end of the pipe; None to print reports.
-        resumed: The last report of the previous process of the job.
-        on_report: Called with each report, from the thread that makes it.
-    """
-
-    def __init__(
-        self, descriptor: int | None, resumed: Report, on_report: Callable[[Report], None] = lambda _: None
-    ) -> None:
-        self._descriptor, self._on_report = descriptor, on_report
-        self._report = resumed.restarted()
-        self._lock = threading.Lock()
-
-    @classmethod
-    def from_environment(cls, on_report: Callable[[Report], None] = lambda _: None) -> Reporter:
-        """A reporter to the pipe of the supervisor, or to standard output without a supervisor."""
-        text = os.environ.get(STATUS_FD)
-        descriptor = int(text) if text else None
-        if descriptor is not None:
-            os.set_inheritable(descriptor, False)  # the pipe must close with this process, even if children run
-            os.set_blocking(descriptor, False)
-        return cls(descriptor, parse_report(os.environ.get(RESUME) or "{}"), on_report)
-
-    def follow(self, on_report: Callable[[Report], None]) -> None:
-        """Call a function with each later report, too; see the class."""
-        before = self._on_report
-
-        def both(report: Report) -> None:
-            before(report)
-            on_report(report)
-
-        self._on_report = both
-
-    @property
-    def report(self) -> Report:
-        """The last report."""
-        return self._report
-
-    def update(self, **changes: Any) -> None:
-        """Change some fields and send the report."""
-        with self._lock:
-            self._report = replace(self._report, **changes, reported_at_ms=time.time_ns() // 1_000_000)
-            self._send(self._report)
-            self._on_report(self._report)
-
-    def _send(self, report: Report) -> None:
-        if self._descriptor is None:
-            sys.stdout.write(json.dumps(asdict(report)) + "\n")
-            sys.stdout.flush()
-            return
-        # A supervisor that does not read must not block a writer. The next report repeats everything. If the supervisor
-        # has ended, the lifeline stops this process.
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._descriptor, encode_report(report))
-
-
-@contextlib.contextmanager
-def stop_signals(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle SIGINT and SIGTERM until the block ends. Use it in the main thread."""
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-class StopSignal:
-    """Set when the job has to stop: on SIGTERM, or when the supervisor has ended. Create it in the main thread.
-
-    Args:
-        ends_start: Before `started` is called, end the process at once instead: its start may take long, and leaves
-            nothing that a killed process would not leave.
-    """
-
-    def __init__(self, *, ends_start: bool = False) -> None:
-        self._is_set, self._ends_at_once = False, ends_start
-        # A handler interrupts the main thread anywhere, also inside `wait`. An event would then wait for its own lock
-        # without end; putting into this queue is reentrant.
-        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
-        signal.signal(signal.SIGTERM, lambda *_: self._set())
-        lifeline = os.environ.get(LIFELINE_FD)
-        if lifeline is not None:
-            watch_lifeline(int(lifeline), self._set)
-
-    def _set(self) -> None:
-        self._is_set = True
-        self._wakeups.put(None)
-        if self._ends_at_once:
-            os._exit(0)  # of the supervisor's process group nothing is left then; a JVM without one ends by itself
-
-    def started(self) -> None:
-        """From now on the job itself looks whether it has to stop."""
-        self._ends_at_once = False
-
-    def __bool__(self) -> bool:
-        return self._is_set
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until the signal is set, for at most ``seconds``; returns whether it is set."""
-        if not self._is_set:
-            with contextlib.suppress(queue.Empty):
-                self._wakeups.get(timeout=max(0.0, seconds))
-                self._wakeups.put(None)  # for other threads that wait
-        return self._is_set
-
-
-def watch_lifeline(descriptor: int, on_end: Callable[[], None]) -> None:
-    """Call ``on_end`` when the supervisor has ended; `ORPHAN_SECONDS` later kill this process and its children."""
-    os.set_inheritable(descriptor, False)
-
-    def watch() -> None:
-        os.read(descriptor, 1)  # returns when the pipe closes: nothing is ever written to it
-        on_end()
-        time.sleep(ORPHAN_SECONDS)
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpgrp(), signal.SIGKILL)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="weft-lifeline", daemon=True).start()
-
-
-def end_process(code: int) -> NoReturn:
-    """End this process at once.
-
-    With `sys.exit` threads of py4j that wait for a JVM that has ended would keep the process alive.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
