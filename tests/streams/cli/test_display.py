@@ -141,7 +141,7 @@ def test_why_a_job_has_failed_is_left_to_the_caller_if_it_wants() -> None:
     console = Console(file=io.StringIO(), width=120)
     failed = replace(STATUS, name="pay", phase=Phase.FAILED, message="no luck")
     waiting = replace(STATUS, name="wait", phase=Phase.WAITING, message="no answer", next_start_seconds=1.0)
-    console.print(render_jobs([failed, waiting], 10_000, tells_lost=False))
+    console.print(render_jobs([failed, waiting], 10_000, show_failures=False))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "no luck" not in text
     assert "wait: no answer" in text, "it is started again"
