@@ -1,4 +1,4 @@
-"""Procedures that run one operation of a table: made from the declarations in `weft.storage.operations`."""
+"""Procedures that run one operation of a table, generated from the declarations in `weft.storage.operations`."""
 
 from __future__ import annotations
 
@@ -21,29 +21,25 @@ from weft.streams.spark.run_tasks import spark_executor
 
 
 def procedure_of(operation: Operation[Any, Any]) -> Procedure:
-    """The procedure of an operation."""
+    """Build the procedure of an operation."""
     fields = {name: (info, face) for name, (info, face) in operation.fields().items() if face.procedure}
     first = [_parameter(name, info, face) for name, (info, face) in fields.items() if not face.last]
     last = [_parameter(name, info, face) for name, (info, face) in fields.items() if face.last]
-    flags = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
-    also = [_flag(name) for name, exists in flags.items() if exists]
+    has_flag = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
+    flags = [Parameter(name, "boolean", required=False, default=False) for name, exists in has_flag.items() if exists]
 
     def call(session: Session, table: str, **arguments: Any) -> Iterable[Row]:
         return _run(operation, session, table, arguments)
 
-    about = [f"``{name}``: {info.description}" for name, (info, _) in fields.items()]
+    descriptions = [f"``{name}``: {info.description}" for name, (info, _) in fields.items()]
     return Procedure(
         name=operation.name,
-        comment="\n\n".join([operation.summary, *about]),
-        parameters=(Parameter("table", "string", required=True, default=None), *first, *also, *last),
+        comment="\n\n".join([operation.summary, *descriptions]),
+        parameters=(Parameter("table", "string", required=True, default=None), *first, *flags, *last),
         columns=operation.column_types,
         function=call,
         reads=operation.reads_only,
     )
-
-
-def _flag(name: str) -> Parameter:
-    return Parameter(name, "boolean", required=False, default=False)
 
 
 def _parameter(name: str, info: FieldInfo, face: Face) -> Parameter:

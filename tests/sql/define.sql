@@ -114,7 +114,7 @@ ALTER TABLE weft.shop.orders_wide ADD PARTITION (region = 'eu');
 ANALYZE TABLE weft.shop.orders_wide COMPUTE STATISTICS;
 --! ANALYZE TABLE is not supported for v2 tables
 TRUNCATE TABLE weft.shop.orders_wide;
---! InvalidInput: TRUNCATE TABLE weft.shop.orders_wide: the rows of a table are not deleted as a whole
+--! InvalidInput: TRUNCATE TABLE weft.shop.orders_wide: a statement cannot delete all rows of a table at once
 SHOW PARTITIONS weft.shop.orders_wide;
 --! does not support partition management
 

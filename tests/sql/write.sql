@@ -107,7 +107,7 @@ UPDATE weft.shop.orders_wide SET status = 'x' WHERE order_id = 1;
 DELETE FROM weft.shop.orders_wide.orders WHERE length(status) = 3;
 --! status
 DELETE FROM weft.shop.orders_wide.orders;
---! WHERE order_id IS NOT NULL, if that is meant
+--! hint: to delete all rows, add WHERE order_id IS NOT NULL
 SELECT count(*), max(order_ts) FROM weft.shop.orders_wide;
 --> 2 | 10
 
