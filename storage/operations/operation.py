@@ -172,6 +172,7 @@ class Operation(Generic[R, T]):
         needs_spark: Whether its request has SQL expressions.
         command: Whether it has a command of its own, made from this declaration.
         procedure: Whether it has a procedure.
+        check: Refuses a wrong request before the table is opened; a command then exits with code 2.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Operation(Generic[R, T]):
     needs_spark: bool = False
     command: bool = True
     procedure: bool = True
+    check: Callable[[R, Context], object] = lambda *_: None
 
     def __call__(self, table: Table, request: R, context: Context | None = None) -> T:
         """Run it to the end, on an open table."""

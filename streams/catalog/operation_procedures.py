@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,15 +53,11 @@ def _parameter(name: str, info: FieldInfo, face: Face) -> Parameter:
 def _run(operation: Operation[Any, Any], session: Session, name: str, arguments: Mapping[str, Any]) -> Iterable[Row]:
     values = {key: value for key, value in arguments.items() if key in operation.fields() and value is not None}
     request = parse_fields(operation.request, values, {})
-    if operation.opens:
-        table = open_table(session, name)
-    else:
-        location = session.locate(name)
-        table = open_table_unchecked(location.uri, location.storage_options)
 
     def keys(query: Any, table: Table) -> Any:
         return _select_keys(session, query, table)
 
+    @functools.cache  # so that it is analysed once, before the confirmation is checked
     def function(column: str, expression: str, kind: Any) -> SqlFunction:
         return SqlFunction(session.spark, column, expression, kind)
 
@@ -71,6 +68,12 @@ def _run(operation: Operation[Any, Any], session: Session, name: str, arguments:
         keys=keys,
         function=function,
     )
+    operation.check(request, context)
+    if operation.opens:
+        table = open_table(session, name)
+    else:
+        location = session.locate(name)
+        table = open_table_unchecked(location.uri, location.storage_options)
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         check_confirmed(operation.question(request, name), confirm=arguments.get("confirm", False))

@@ -164,8 +164,10 @@ def run_command(
         "spark": operation.needs_spark or on_cluster or operation.section == COMPACTION,
     }
     settings = load_target(target, storage_option, *(name for name, needed in sections.items() if needed))
+    context = Context(is_command=True, naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
     with usage_errors():
         request = _request(operation, settings, values)
+        operation.check(request, context)
         limits = override_and_print(
             settings,
             COMPACTION,
@@ -179,7 +181,6 @@ def run_command(
     else:
         check_reachable(location.uri, location.storage_options)
         table = open_table_unchecked(location.uri, location.storage_options)
-    context = Context(is_command=True, naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         confirm(operation.question(request, table.uri), yes=yes)
