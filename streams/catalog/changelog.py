@@ -74,7 +74,8 @@ def range_options(bounds: ChangesRange, created_at_ms: int) -> dict[str, str]:
         if bounds.with_start and bounds.start != EARLIEST:
             raise InvalidInput(
                 f"CHANGES FROM VERSION '{bounds.start}': a version is a state of the table, and has no changes itself",
-                hint=f"FROM VERSION '{bounds.start}' EXCLUSIVE has the changes after it; FROM VERSION 'earliest' all",
+                hint=f"write FROM VERSION '{bounds.start}' EXCLUSIVE for the changes after it, or FROM VERSION "
+                "'earliest' for all changes",
             )
         options[SINCE] = bounds.start
     if isinstance(bounds.end, int):
@@ -83,7 +84,7 @@ def range_options(bounds: ChangesRange, created_at_ms: int) -> dict[str, str]:
         if not bounds.with_end:
             raise InvalidInput(
                 f"CHANGES TO VERSION '{bounds.end}' EXCLUSIVE: a version is a state of the table, not one commit",
-                hint=f"TO VERSION '{bounds.end}' has the changes up to it",
+                hint=f"write TO VERSION '{bounds.end}' for the changes up to it",
             )
         options[UNTIL] = bounds.end
     return options
@@ -107,7 +108,7 @@ def changelog_schema(changes: pa.Schema) -> pa.Schema:
     if clash:
         raise InvalidInput(
             f"column {clash[0]!r} of the table has the same name as a column that CHANGES adds",
-            hint="weft_changes('<table>', since, until) has the changes with columns of other names",
+            hint="read weft_changes('<table>', since, until), whose columns have other names",
         )
     return pa.schema([*fields, *_ADDED])
 

@@ -85,8 +85,8 @@ def parse_arguments(arguments: Sequence[str | None]) -> tuple[str, dict[str, str
     table, since, until, *_ = (*arguments, None, None, None)
     if not 2 <= len(arguments) <= 3 or table is None or since is None:
         raise InvalidInput(
-            "weft_changes needs a table and where the changes begin",
-            hint="weft_changes('shop.orders_wide', since [, until]); a point is a time, a savepoint or a cut, "
+            "weft_changes needs a table and the point at which the changes begin",
+            hint="write weft_changes('shop.orders_wide', since [, until]); a point is a time, a savepoint or a cut, "
             "and since may be 'earliest'",
         )
     return table, {SINCE: since} if until is None else {SINCE: since, UNTIL: until}

@@ -258,7 +258,9 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
                 what, hint = _REFUSED[kind]
                 raise InvalidInput(f"ALTER TABLE: {what}", hint=hint)
             case _ if kind not in _COLUMN_CHANGES:
-                raise InvalidInput(f"ALTER TABLE cannot do this ({kind})", hint="weft alter lists what it can do")
+                raise InvalidInput(
+                    f"ALTER TABLE cannot do this ({kind})", hint="weft alter --help lists the possible changes"
+                )
             case _:
                 column_changes.append(_parse_change(catalog, table, kind, change, column_changes))
     apply_changes(table, column_changes, properties)
@@ -352,8 +354,8 @@ def drop_table(catalog: CatalogContext, names: Sequence[str], *, purge: bool) ->
 def _check_empty(catalog: CatalogContext, names: Sequence[str], table: Table, statement: str) -> None:
     if table.state().has_had_lanes:
         raise InvalidInput(
-            f"{statement} {'.'.join((catalog.name, *names))}: deletes all of its data and history, for good",
-            hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
+            f"{statement} {'.'.join((catalog.name, *names))}: this would delete all of its data and history",
+            hint="use DROP TABLE ... PURGE, if no writer is live and the table has no savepoints",
         )
 
 

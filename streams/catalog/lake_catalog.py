@@ -233,7 +233,7 @@ class LakeCatalog(
     def alterNamespace(self, namespace: Any, _changes: Any) -> None:  # noqa: N802
         raise InvalidInput(
             f"namespace {'.'.join(namespace)} has no properties to change: it is a folder",
-            hint="tables have properties",
+            hint="set properties of its tables",
         )
 
     def dropNamespace(self, namespace: Any, cascade: bool) -> bool:  # noqa: FBT001, N802
@@ -279,7 +279,9 @@ class LakeCatalog(
         """
         table, part = self.lake.resolve(names)
         if part:
-            raise NotFound(f"there is no table {self._full_name(names)}", hint="a system table has no changes")
+            raise NotFound(
+                f"there is no table {self._full_name(names)}", hint="name a table: a system table has no changes"
+            )
         return self.relations.view(Reading.of(table, "", options)).newest_relation()
 
     def _list(self, list_names: Callable[[Names], list[str] | None], namespace: Sequence[str]) -> list[Names]:

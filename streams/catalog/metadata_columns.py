@@ -49,7 +49,7 @@ def names_metadata(statement: str) -> bool:
 
 
 def metadata_schema(schema: TableSchema) -> pa.Schema:
-    """Build the schema of the metadata columns of a table. A table column of the same name replaces one."""
+    """Build the schema of the metadata columns of a table, without those whose name a column of the table has."""
     fields = [column.field for column in state_columns(schema).values()]
     fields += [pa.field(f"{_COMMIT_TIME}{group.name}", pa.timestamp("us", tz="UTC")) for group in schema.groups]
     fields.append(pa.field(BUCKET, pa.int32(), nullable=False))

@@ -89,7 +89,7 @@ def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
     except UnsupportedSessionError as error:
         raise InvalidInput(
             f"catalog {name!r} cannot be registered: {error}",
-            hint="the catalog needs a classic session of Spark 4.3; weft.snapshot reads a table without it",
+            hint="use a classic session of Spark 4.3; weft.snapshot reads a table in other sessions",
         ) from error
     registered_lakes(spark)[name] = lake
     route_streams()

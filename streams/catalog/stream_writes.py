@@ -74,8 +74,8 @@ def check_statement(text: str, table: str, privileges: frozenset[str], target: s
     if "UPDATE" in privileges or word in {"UPDATE", "MERGE"}:
         raise InvalidInput(
             f"{word or 'UPDATE'} of {table}: an update needs an ordering value, which the statement cannot give",
-            hint=f"INSERT INTO {target} (...) SELECT ...: a row of an existing key is an update, and the one with the "
-            "larger ordering value wins",
+            hint=f"use INSERT INTO {target} (...) SELECT ...: a row of an existing key is an update, and the one with "
+            "the larger ordering value wins",
         )
     if privileges >= {"INSERT", "DELETE"}:
         raise InvalidInput(
@@ -109,7 +109,9 @@ def check_delete(text: str, condition: str, schema: TableSchema, stream: Stream,
     # The condition may qualify columns with the name of the stream.
     alias = f" AS {part}" if part and _first_word(condition) == "WHERE" else ""
     rows = f"SELECT {columns}, 'delete' AS {OP_COLUMN} FROM {table}{alias} {condition.strip()}"  # noqa: S608 - only shown
-    raise InvalidInput(f"DELETE of {target}: the condition has a subquery", hint=f"INSERT INTO {target} BY NAME {rows}")
+    raise InvalidInput(
+        f"DELETE of {target}: the condition has a subquery", hint=f"use INSERT INTO {target} BY NAME {rows}"
+    )
 
 
 def check_readable(text: str, table: str) -> None:

@@ -93,7 +93,8 @@ def find_group(schema: TableSchema, name: str, after: str | None, earlier: Seque
     if schema.group(match).functions:
         raise InvalidInput(
             f"ADD COLUMN {name}: a column of group {match!r} needs an aggregate function",
-            hint="CALL weft.system.add_column(table => ..., group => ..., name => ..., type => ..., function => 'sum')",
+            hint="use CALL weft.system.add_column(table => ..., group => ..., name => ..., type => ..., "
+            "function => 'sum')",
         )
     return match
 
@@ -107,7 +108,7 @@ def _differences(before: TableConfig, after: TableConfig) -> Iterator[Change]:
     if before.buckets != after.buckets:
         raise InvalidInput(
             "property 'buckets' of a table cannot be changed by ALTER TABLE, because the files have to be rewritten",
-            hint=f"CALL weft.system.split(table => ..., buckets => {after.buckets})",
+            hint=f"use CALL weft.system.split(table => ..., buckets => {after.buckets})",
         )
     for name in ("key", "partition_by"):
         if getattr(before, name) != getattr(after, name):
@@ -118,12 +119,12 @@ def _differences(before: TableConfig, after: TableConfig) -> Iterator[Change]:
         if name not in before.groups:
             raise InvalidInput(
                 f"property 'group.{name}' names a new group, whose columns have no types",
-                hint="CALL weft.system.add_group(table => ..., name => ..., columns => map('tip', 'double'), ...)",
+                hint="use CALL weft.system.add_group(table => ..., name => ..., columns => map('tip', 'double'), ...)",
             )
         if before.groups[name] != after.groups.get(name):
             raise InvalidInput(
                 f"properties of group {name!r} cannot be changed",
-                hint="ALTER TABLE ... ADD COLUMN adds columns to it; for another merge mode or ordering add a group",
+                hint="use ALTER TABLE ... ADD COLUMN to add columns; for another merge mode or ordering add a group",
             )
     for name, stream in before.streams.items():
         if stream != after.streams.get(name):
@@ -139,7 +140,7 @@ def _differences(before: TableConfig, after: TableConfig) -> Iterator[Change]:
         elif reference != after.references[name]:
             raise InvalidInput(
                 f"properties of reference {name!r} cannot be changed",
-                hint=f"UNSET TBLPROPERTIES ('reference.{name}') first, then SET all of them",
+                hint=f"use UNSET TBLPROPERTIES ('reference.{name}') first, then SET all of them",
             )
     for name, reference in after.references.items():
         if name not in before.references:

@@ -300,6 +300,6 @@ def _parse_batch(options: Mapping[str, str]) -> tuple[str, int] | None:
     if _QUERY_ID not in values or not number.isdecimal():
         raise InvalidInput(
             f"options {_QUERY_ID} and {_BATCH}: a text that names the query, and a number, go together",
-            hint=f"WITH ('{_QUERY_ID}' = 'nightly-load', '{_BATCH}' = '7')",
+            hint=f"write for example WITH ('{_QUERY_ID}' = 'nightly-load', '{_BATCH}' = '7')",
         )
     return values[_QUERY_ID], int(number)

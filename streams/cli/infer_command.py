@@ -67,7 +67,9 @@ def infer(
             with progress(f"reading {name}", quiet=quiet):
                 fields = fields_of(read_messages(name, section, config, pipeline.absolute().parent, sample))
             if fields is None:
-                raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
+                raise InvalidInput(
+                    "no field has a type that a column can have", hint="write the section schema by hand"
+                )
         inferred[name] = fields
     proposal = propose(inferred)
     typer.echo(_format_file(raw, inferred, proposal), nl=False)

@@ -248,7 +248,8 @@ class _Conversation:
             return self._answer(question, option, NONE, lambda text: text.strip().removeprefix(NONE))
         if option is not None:
             raise InvalidInput(
-                f"--registry: format {form} has no schemas in a registry", hint="leave it out, or --format"
+                f"--registry: format {form} has no schemas in a registry",
+                hint="leave it out, or change --format",
             )
         return ""
 

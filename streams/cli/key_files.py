@@ -44,6 +44,6 @@ def read_keys(file: Path, schema: TableSchema) -> pa.Table:
                 return pj.read_json(file, parse_options=parsing)
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(
-            f"the keys in {file} cannot be read: {error}", hint=f"it needs the columns {', '.join(names)}"
+            f"the keys in {file} cannot be read: {error}", hint=f"give a file with the columns {', '.join(names)}"
         ) from error
     raise InvalidInput(f"{file} has an unknown format", hint=f"give a file that ends with {_FORMATS}")

@@ -238,7 +238,7 @@ def show(
         with usage_errors():
             if not is_pipeline(target):
                 raise InvalidInput(
-                    f"{target} is not a pipeline file", hint="only a pipeline has parts: weft show FILE parts"
+                    f"{target} is not a pipeline file", hint="give a pipeline file: weft show FILE parts"
                 )
             show_parts(load_pipeline(target), as_json=as_json)
         return

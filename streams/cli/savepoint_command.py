@@ -41,7 +41,7 @@ def savepoint(
     if name is None:
         if release or as_of or note:
             with usage_errors():
-                raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
+                raise InvalidInput("a savepoint needs a name", hint="give one: weft savepoint TARGET NAME")
         _print_savepoints(target, storage_option, as_json=as_json)
     elif release:
         run_command(RELEASE, {"name": name}, target=target, storage_option=storage_option, as_json=as_json)

@@ -62,7 +62,7 @@ def ui(
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise
-        raise NotFound(f"weft ui needs the package {error.name}", hint="pip install 'weft[ui]'") from error
+        raise NotFound(f"weft ui needs the package {error.name}", hint="install it: pip install 'weft[ui]'") from error
     serving = Serving(host, port, token, tuple(allow_host or ()), write)
     pipelines = [target if is_pipeline(target) else None for target in targets]
     serve([*map(Shown, settings, pipelines)], serving, _print_address)

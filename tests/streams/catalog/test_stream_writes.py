@@ -16,10 +16,10 @@ from weft.streams.catalog.stream_writes import (
     check_delete,
     check_statement,
     choose_stream,
-    match_columns,
     columns_of,
     delete_rows,
     is_by_position,
+    match_columns,
 )
 
 CONFIG: dict[str, Any] = {
