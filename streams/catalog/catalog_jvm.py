@@ -153,8 +153,8 @@ class CatalogJvm(Jvm):
     def replace_session_catalog(self, name: str) -> None:
         """Replace Spark's own catalog, ``spark_catalog``, by another catalog of the session.
 
-        Statements of Spark's first interface, such as CREATE TABLE ... USING text, bypass the catalog interface if the
-        catalog is called spark_catalog. The replacement has another name, so they reach it.
+        Spark runs statements such as CREATE TABLE ... USING text without a catalog if their catalog is called
+        spark_catalog. The replacement has another name, so it gets them.
         """
         self.spark.conf.set(_SESSION_CATALOG, name)
         self._catalogs().put("spark_catalog", self._catalogs().apply(name))

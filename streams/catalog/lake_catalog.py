@@ -89,7 +89,7 @@ class LakeCatalog(
     # CatalogPlugin ----------------------------------------------------------------------------------------------------
 
     def initialize(self, _name: str, _options: Any) -> None:
-        """Nothing to do."""
+        """Do nothing; Spark calls it for catalogs that it creates from settings."""
 
     def name(self) -> str:
         return self._name

@@ -1,4 +1,4 @@
-"""The type `Procedure`: a procedure of the catalog. `weft.streams.catalog.procedure_table` lists all procedures.
+"""Procedures of the catalog. `weft.streams.catalog.procedure_table` lists all of them.
 
 A procedure is a function with declared parameters and result columns. It returns one row (a mapping) or several rows.
 

@@ -149,7 +149,7 @@ def system_table(table: str, name: str) -> SystemTable:
         NotFound: No system table has this name.
     """
     if name not in SYSTEM_TABLES:
-        raise NotFound(f"table {table} has no system table {name!r}", hint=f"there are {', '.join(SYSTEM_TABLES)}")
+        raise NotFound(f"table {table} has no system table {name!r}", hint=f"system tables: {', '.join(SYSTEM_TABLES)}")
     return SYSTEM_TABLES[name]
 
 

@@ -211,7 +211,7 @@ def drop(
 ) -> None:
     """Delete dead letters that wait. Their messages are lost, unless their source still has them.
 
-    With --all also those that were replayed, for example to erase a key: a restore cannot bring them back then.
+    With --all it also deletes replayed letters, for example to erase a key. A restore cannot bring these back.
     """
     states = (State.WAITING, State.REPLAYED) if everything else (State.WAITING,)
     with _folders(pipeline, only, where) as (folders, choose):

@@ -92,7 +92,7 @@ def import_(
             raise InvalidInput("the location of the new table is missing", hint="give URI, or --dry-run")
         if config is not None and (options or key or ordering or leave_out):
             raise InvalidInput(
-                "--config says everything about the table", hint="leave out --options, --key, --ordering, --leave-out"
+                "--config defines the whole table", hint="leave out --options, --key, --ordering and --leave-out"
             )
         source_options = parse_storage_options(source_option or ())
         text = None if options is None else _read_text(options)

@@ -442,7 +442,7 @@ def _parse_keys(text: str, streams: Sequence[NewStream]) -> list[list[str]]:
         check_names(key, stream, "key")
         if len(key) != len(keys[0]):
             raise InvalidInput(
-                f"key: {', '.join(keys[0])} and {', '.join(key)} of {stream.topic} are not as many",
+                f"key: {', '.join(keys[0])} and {', '.join(key)} of {stream.topic} have different numbers of fields",
                 hint="name as many fields for each topic",
             )
     return keys
