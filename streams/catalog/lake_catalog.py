@@ -19,7 +19,7 @@ from weft.streams.catalog.statement_options import check_options
 from weft.streams.catalog.stream_table import STREAM_OPTIONS, ChangeStreamTable, reads_stream, stream_table
 from weft.streams.catalog.stream_writes import check_readable
 from weft.streams.catalog.system_tables import SYSTEM_TABLES
-from weft.streams.catalog.table_entry import PROVIDER, TableEntry, damaged_entry, entry_of
+from weft.streams.catalog.table_entry import PROVIDER, TableEntry, build_damaged_entry, build_entry
 from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.relation.callbacks import Callback, ScalaFunction, check_methods
 from weft.streams.read.stream_mark import MARK
@@ -140,7 +140,7 @@ class LakeCatalog(
             return writing.table_for_write(self._context, names, privileges, options)
         table, part = self._resolve(names)
         if self.jvm.is_command():
-            return entry_of(self.jvm, self._full_name(names), self.lake.table(table), part)
+            return build_entry(self.jvm, self._full_name(names), self.lake.table(table), part)
         text, relation, after = self.jvm.statement()
         check_readable(text, self._full_name(names))
         check_options(after, READ_OPTIONS)
@@ -195,7 +195,7 @@ class LakeCatalog(
             definitions.alter_table(self._context, names, list(changes))
         except TableError as error:
             self.jvm.raise_user_error(error)
-        return entry_of(self.jvm, self._full_name(names), self.lake.table(names))
+        return build_entry(self.jvm, self._full_name(names), self.lake.table(names))
 
     def dropTable(self, ident: Any) -> bool:  # noqa: N802
         """Drop a table. CREATE TABLE AS SELECT calls it, too, to drop its table after an error."""
@@ -261,11 +261,11 @@ class LakeCatalog(
         """The entry of a table in a listing, even if the table is damaged."""
         try:
             table, part = self.lake.resolve(names)
-            return entry_of(self.jvm, self._full_name(names), self.lake.table(table), part)
+            return build_entry(self.jvm, self._full_name(names), self.lake.table(table), part)
         except TableError as error:
             if not self.lake.has_damaged_table(names):
                 self.jvm.no_such_table(names)
-            return damaged_entry(self.jvm, self._full_name(names), self.lake.location(names), error)
+            return build_damaged_entry(self.jvm, self._full_name(names), self.lake.location(names), error)
 
     def changes(self, names: Names, options: Mapping[str, str]) -> Any:
         """Build a logical plan over the changes of a table.

@@ -21,7 +21,7 @@ from weft.streams.read.sql_query import short_message
 from weft.streams.spark.run_tasks import spark_executor
 
 
-def procedure_of(operation: Operation[Any, Any]) -> Procedure:
+def build_procedure(operation: Operation[Any, Any]) -> Procedure:
     """Build the procedure of an operation."""
     fields = {name: (info, face) for name, (info, face) in operation.fields().items() if face.procedure}
     first = [_parameter(name, info, face) for name, (info, face) in fields.items() if not face.last]

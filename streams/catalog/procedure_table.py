@@ -6,11 +6,11 @@ from typing import Final
 
 from weft.storage.errors import NotFound
 from weft.storage.operations.all_operations import OPERATIONS
-from weft.streams.catalog.operation_procedures import procedure_of
+from weft.streams.catalog.operation_procedures import build_procedure
 from weft.streams.catalog.procedure import Procedure
 
 PROCEDURES: Final = {
-    operation.name: procedure_of(operation) for operation in OPERATIONS.values() if operation.procedure
+    operation.name: build_procedure(operation) for operation in OPERATIONS.values() if operation.procedure
 }
 """All procedures by name."""
 

@@ -69,7 +69,7 @@ class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connect
         properties: Mapping[str, str],
         partition_by: Sequence[str] = (),
     ) -> None:
-        """Store the arguments; use `entry_of` to build an entry.
+        """Store the arguments; use `build_entry` to build an entry.
 
         Args:
             jvm: The session.
@@ -99,7 +99,7 @@ class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connect
         )
 
 
-def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
+def build_entry(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
     """Build the entry of a table, or of a system table.
 
     Args:
@@ -124,7 +124,7 @@ def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableE
     return TableEntry(jvm, name, columns, {**location, **properties}, schema.partition_by)
 
 
-def damaged_entry(jvm: CatalogJvm, name: str, uri: str, error: TableError) -> TableEntry:
+def build_damaged_entry(jvm: CatalogJvm, name: str, uri: str, error: TableError) -> TableEntry:
     """Build the entry of a table that cannot be opened; SHOW TABLE EXTENDED shows its error as the comment."""
     return TableEntry(
         jvm, name, StructType([]), {"location": uri, "comment": f"{type(error).__name__}: {error.message}"}

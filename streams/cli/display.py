@@ -42,7 +42,7 @@ def format_line(status: JobStatus, now_ms: int) -> str:
     fields = status_fields(status, now_ms)
     parts = [fields["state"]]
     if not is_service(status):
-        parts += [stored_words(status), f"{fields['rows_per_second']:,.0f}/s", f"lag {_lag(fields['lag'])}"]
+        parts += [describe_stored(status), f"{fields['rows_per_second']:,.0f}/s", f"lag {_lag(fields['lag'])}"]
         if fields["commits"] and fields["commit_age_seconds"] is not None:
             parts.append(f"last commit {_seconds(fields['commit_age_seconds'])} ago")
         parts.append(f"fresh {_seconds(fields['freshness_seconds'], UNKNOWN)}")
@@ -65,7 +65,7 @@ def is_service(status: JobStatus) -> bool:
     return status.background or bool(ended_after_one_round)
 
 
-def stored_words(status: JobStatus) -> str:
+def describe_stored(status: JobStatus) -> str:
     """Describe what a writer has stored since it was started, such as ``1,000 rows in 3 commits``."""
     report = status.report
     if report.commits:

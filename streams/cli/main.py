@@ -37,7 +37,7 @@ from weft.streams.cli.arguments import (
 from weft.streams.cli.check_command import check_command
 from weft.streams.cli.completion import completion_command, pipeline_files
 from weft.streams.cli.dead_letters import dead_letter_commands
-from weft.streams.cli.display import show_and_log, stored_words
+from weft.streams.cli.display import describe_stored, show_and_log
 from weft.streams.cli.doctor import doctor_command
 from weft.streams.cli.examples import examples
 from weft.streams.cli.exit_codes import INTERRUPTED
@@ -50,7 +50,7 @@ from weft.streams.cli.package import package_commands
 from weft.streams.cli.read_commands import read_commands
 from weft.streams.cli.run_report import RunReport
 from weft.streams.cli.savepoint_command import savepoint_command
-from weft.streams.cli.show import What, show_parts, show_plot, show_table
+from weft.streams.cli.show import Aspect, show_parts, show_plot, show_table
 from weft.streams.cli.sql_command import sql_command
 from weft.streams.cli.table_services import services_command
 from weft.streams.cli.ui_command import ui_command
@@ -199,7 +199,7 @@ def run(
     if once and console().is_terminal and not as_json:
         for status in last_statuses:
             if not status.background and status.name in writers:
-                console().print(f"{status.name}: {stored_words(status)}")
+                console().print(f"{status.name}: {describe_stored(status)}")
     ending: int = report.end(last_statuses)
     if once and ending == Ending.DONE and not succeeded:
         ending = INTERRUPTED
@@ -217,8 +217,8 @@ def run(
 def show(
     target: Target,
     what: Annotated[
-        What, typer.Argument(help="overview, timeline, files or streams; of a pipeline file also parts.")
-    ] = What.OVERVIEW,
+        Aspect, typer.Argument(help="overview, timeline, files or streams; of a pipeline file also parts.")
+    ] = Aspect.OVERVIEW,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries of the timeline.")] = 30,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw rows, commits and freshness of each stream over time, and the backlog.")
@@ -231,10 +231,10 @@ def show(
     With parts, show what each writer and service of a pipeline file did last on this machine: its last run, result and
     error, and when it runs next.
     """
-    if plot and (as_json or what is not What.OVERVIEW):
+    if plot and (as_json or what is not Aspect.OVERVIEW):
         with usage_errors():
             raise InvalidInput("--plot is a picture of the whole table", hint="leave out --json, and the argument WHAT")
-    if what is What.PARTS:
+    if what is Aspect.PARTS:
         with usage_errors():
             if not is_pipeline(target):
                 raise InvalidInput(

@@ -80,7 +80,7 @@ def confirm(question: str, *, yes: bool) -> None:
     typer.confirm(question, abort=True)
 
 
-def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parameter:
+def build_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parameter:
     """Build the argument or option of a command for a field of the request."""
     info, face = operation.fields()[name]
     kind: Any = Path if face.completes == "files" else type_of(info)
@@ -104,10 +104,10 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def command_of(operation: Operation[Any, Any]) -> Callable[..., None]:
+def build_command(operation: Operation[Any, Any]) -> Callable[..., None]:
     """Build the function from which typer makes the command of an operation."""
     parameters = [_parameter("target", Target)]
-    parameters += [field_parameter(operation, name) for name, (_, face) in operation.fields().items() if face.command]
+    parameters += [build_parameter(operation, name) for name, (_, face) in operation.fields().items() if face.command]
     if operation.question is not None:
         parameters.append(_parameter("yes", Yes, default=False))
     if operation.on_cluster:
@@ -265,4 +265,4 @@ def _function(stack: ExitStack, settings: CommandSettings, column: str, expressi
 for _operation in OPERATIONS.values():
     if _operation.command:
         _register = _GROUPS[_operation.group].command
-        _register(_operation.command_name, epilog=examples(*_operation.examples))(command_of(_operation))
+        _register(_operation.command_name, epilog=examples(*_operation.examples))(build_command(_operation))

@@ -36,7 +36,7 @@ Two ways on:
      weft run {file}"""
 
 
-def stored_nothing(status: JobStatus) -> bool:
+def has_stored_nothing(status: JobStatus) -> bool:
     """Whether a writer has stored no row although it has read some: all are dead letters or lack an ordering value."""
     report = status.report
     return not report.rows and bool(report.dead_letters or report.rows_unordered)
@@ -90,7 +90,7 @@ class RunReport:
                 for line in status.tail:
                     self._print(f"  {line}")
         ending = ending_of_all(statuses)
-        failed = self._once and ending == Ending.DONE and any(map(stored_nothing, statuses))
+        failed = self._once and ending == Ending.DONE and any(map(has_stored_nothing, statuses))
         return Ending.FAILED if failed else ending
 
     def _print(self, text: str, style: str | None = None) -> None:
@@ -103,7 +103,7 @@ class RunReport:
     def _losses(self, status: JobStatus) -> Iterator[str]:
         """Describe the messages of a writer that are not in the table, line by line."""
         report = status.report
-        nothing = ", and none was stored" if stored_nothing(status) else ""
+        nothing = ", and none was stored" if has_stored_nothing(status) else ""
         if report.dead_letters:
             verb = "became a dead letter" if report.dead_letters == 1 else "became dead letters"
             yield f"{status.name}: {counted(report.dead_letters, 'message')} {verb}{nothing}"

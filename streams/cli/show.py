@@ -26,8 +26,8 @@ from weft.streams.pipeline.run.part_states import PartState, read_parts, stored_
 from weft.streams.pipeline.run.run import make_jobs
 
 
-class What(StrEnum):
-    """Aspect of a table that ``weft show`` prints."""
+class Aspect(StrEnum):
+    """The part of a table, or of its pipeline, that ``weft show`` prints."""
 
     OVERVIEW = "overview"
     TIMELINE = "timeline"
@@ -45,7 +45,7 @@ def show_plot(table: Inspection) -> None:
         out.print(line, no_wrap=True)
 
 
-def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:
+def show_table(table: Inspection, what: Aspect, *, limit: int, as_json: bool) -> None:
     """Print one aspect of a table.
 
     Args:
@@ -55,16 +55,16 @@ def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> N
         as_json: Print JSON lines: one object for the overview, else one per row.
     """
     match what:
-        case What.OVERVIEW:
+        case Aspect.OVERVIEW:
             overview = table.overview()
             _print([overview], _draw_overview(overview), as_json=as_json)
-        case What.TIMELINE:
+        case Aspect.TIMELINE:
             entries = table.timeline(limit)
             _print(entries, [_draw_timeline(entries)], as_json=as_json)
-        case What.FILES:
+        case Aspect.FILES:
             files = table.files()
             _print(files, [_draw_files(files)], as_json=as_json)
-        case What.STREAMS:
+        case Aspect.STREAMS:
             lanes = table.lanes()
             _print(lanes, _draw_streams(lanes, table), as_json=as_json)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weft.streams.cli.display import format_line, render_jobs, show_jobs, stored_words
+from weft.streams.cli.display import describe_stored, format_line, render_jobs, show_jobs
 from weft.streams.pipeline.run.status import Report
 from weft.streams.pipeline.run.status_fields import status_fields
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
@@ -58,7 +58,7 @@ def test_a_writer_without_reports() -> None:
 def test_what_a_writer_stored_is_said_in_words(phase: Phase, report: Report, words: str) -> None:
     """An entry's number in the lane looks like a number of commits, or of rows."""
     status = replace(STATUS, phase=phase, report=report)
-    assert stored_words(status) == words
+    assert describe_stored(status) == words
     assert format_line(status, 10_000).split(" · ")[1] == words
 
 
