@@ -26,6 +26,10 @@ class CloseRequest(Request):
     """The lane to close."""
 
 
+def _check(request: Any, _: Context) -> None:
+    lane_name(request.lane)
+
+
 def _prepare(table: Table, request: Any, _: Context) -> Any:
     check_open(table.writable(), table.state(), lane_name(request.lane))
     return request
@@ -34,6 +38,7 @@ def _prepare(table: Table, request: Any, _: Context) -> Any:
 FENCE: Final[Operation[FenceRequest, int]] = Operation(
     name="fence",
     request=FenceRequest,
+    check=_check,
     prepare=_prepare,
     question=lambda request, table: f"Fence the writer of lane {request.lane} of {table}?",
     describe=lambda finished: (
@@ -49,6 +54,7 @@ FENCE: Final[Operation[FenceRequest, int]] = Operation(
 CLOSE: Final[Operation[CloseRequest, int]] = Operation(
     name="close",
     request=CloseRequest,
+    check=_check,
     prepare=_prepare,
     question=lambda request, table: f"Close lane {request.lane} of {table} permanently?",
     describe=lambda finished: f"lane {finished.request.lane} is closed; its last entry is {finished.result}",

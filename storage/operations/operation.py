@@ -176,6 +176,7 @@ class Operation(Generic[R, T]):
         needs_spark: Whether its request has SQL expressions.
         command: Whether a command is generated from this declaration.
         procedure: Whether it has a procedure.
+        check: Refuses a wrong request before the table is opened; a command then exits with code 2.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Operation(Generic[R, T]):
     needs_spark: bool = False
     command: bool = True
     procedure: bool = True
+    check: Callable[[R, Context], object] = lambda *_: None
 
     def __call__(self, table: Table, request: R, context: Context | None = None) -> T:
         """Run the operation to the end on an open table."""

@@ -74,20 +74,16 @@ class PublishRequest(Request):
         )
 
 
-def _prepare(_: Table, request: PublishRequest, context: Context) -> PublishRequest:
+def _check(request: PublishRequest, context: Context) -> None:
     spell = context.spell
-    with context.naming():
-        if (request.iceberg is None) == (not request.delta):
-            raise InvalidInput(
-                "publish: the format is missing", hint=f"pass either {spell('iceberg')} or {spell('delta')}"
-            )
-        if request.delta and (request.catalog_options or request.catalog != "default"):
-            hint = f"remove {spell('catalog')} and {spell('catalog_options')}"
-            raise InvalidInput("a Delta table has no catalog", hint=hint)
-        if request.iceberg is not None and not request.deletion_vectors:
-            hint = f"leave {spell('deletion_vectors')} out"
-            raise InvalidInput("publish: an Iceberg table has no deletion vectors", hint=hint)
-    return request
+    if (request.iceberg is None) == (not request.delta):
+        raise InvalidInput("publish: the format is missing", hint=f"pass either {spell('iceberg')} or {spell('delta')}")
+    if request.delta and (request.catalog_options or request.catalog != "default"):
+        hint = f"remove {spell('catalog')} and {spell('catalog_options')}"
+        raise InvalidInput("a Delta table has no catalog", hint=hint)
+    if request.iceberg is not None and not request.deletion_vectors:
+        hint = f"leave {spell('deletion_vectors')} out"
+        raise InvalidInput("publish: an Iceberg table has no deletion vectors", hint=hint)
 
 
 def _run(table: Table, request: PublishRequest, context: Context) -> Published:
@@ -130,7 +126,7 @@ def _rows(finished: Finished[PublishRequest, Published]) -> Iterable[Row]:
 PUBLISH: Final = Operation(
     name="publish",
     request=PublishRequest,
-    prepare=_prepare,
+    check=_check,
     run=_run,
     describe=_describe,
     columns="published string, cut string, changed boolean, files bigint, added bigint, removed bigint, rows bigint",

@@ -45,6 +45,8 @@ def _prepare(table: Table, request: RewriteRequest, context: Context) -> Rewrite
     schema = table.schema
     with context.naming():
         check_rewritable(schema, request.column)
+        if context.function is not None:  # a command starts Spark only after the question
+            context.function(request.column, request.expression, schema.column(request.column).type)
     return request
 
 

@@ -26,13 +26,14 @@ class UndoRequest(Request):
     """A time (ISO 8601 with zone), a cut or a savepoint: later commits are rolled back."""
 
 
+def _check(request: UndoRequest, _: Context) -> None:
+    since = request.since
+    if isinstance(since, dt.datetime) and since > dt.datetime.now(dt.UTC):
+        raise InvalidInput(f"nothing can have been committed since {since.isoformat()}", hint="use a time in the past")
+
+
 def _prepare(table: Table, request: UndoRequest, context: Context) -> UndoRequest:
     since = request.since
-    with context.naming():
-        if isinstance(since, dt.datetime) and since > dt.datetime.now(dt.UTC):
-            raise InvalidInput(
-                f"nothing can have been committed since {since.isoformat()}", hint="use a time in the past"
-            )
     table.schema.stream(request.stream)
     if isinstance(since, str):
         with context.naming():
@@ -49,6 +50,7 @@ def _prepare(table: Table, request: UndoRequest, context: Context) -> UndoReques
 UNDO: Final = Operation(
     name="undo",
     request=UndoRequest,
+    check=_check,
     prepare=_prepare,
     question=lambda request, table: f"Undo {request.stream} since {request.since} in {table}? Its writer is fenced.",
     describe=lambda finished: describe_rollback("undone", finished.result),

@@ -1,4 +1,4 @@
-"""What all parts of a catalog share: its session, its name in it, and its folder of tables."""
+"""The context that all parts of a catalog share: its session, its name there, and its folder of tables."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class CatalogContext:
 
     Attributes:
         jvm: The session.
-        name: Its name there.
-        lake: The folder.
-        replaced: The tables that running REPLACE TABLE statements have yet to drop.
+        name: Name of the catalog in the session.
+        lake: The folder of tables.
+        replaced: Tables that a running REPLACE TABLE statement will drop when it creates the new table.
     """
 
     jvm: CatalogJvm

@@ -1,10 +1,10 @@
-"""All uses of JVM classes of Spark by the catalog: their names, how they are called, and whether this Spark has them.
+"""Access to the JVM classes of Spark that the catalog uses: their names, calls, and a check that this Spark has them.
 
-If Spark changes a class, only this module changes, and `weft.streams.read.relation.jvm`, which has those of the scans.
-It uses these properties of Spark 4.3, found by reading its source and its classes:
+If Spark changes a class, only this module and `weft.streams.read.relation.jvm`, which has the classes of scans, change.
+It relies on these properties of Spark 4.3, which were found by reading its source and its classes:
 
 * A session looks a catalog up in the map `catalogs` of its `DefaultCatalogManager` before it creates one from a
-  setting. The map is private, so it is set by reflection. Each session has a manager, a clone of a session too.
+  setting. The map is private, so it is set by reflection. Each session, also a cloned one, has its own manager.
 * If `loadTable` returns a `V1Table` over a `CatalogTable` of type VIEW, a query that names the table is resolved like a
   query over that view, with time travel and options, too. A view whose schema mode is EVOLUTION has the columns that
   its query has at each use. Its query may call a temporary table function if a property of the view lists the function.
@@ -64,23 +64,24 @@ _CLASSES: Final = {
 
 _SESSION_CATALOG: Final = "spark.sql.catalog.spark_catalog"
 _FUNCTIONS_OF_VIEW: Final = "view.referredTempFunctionsNames"
+# Names in stack traces of the JVM:
 _COMMAND: Final = "lookupTableOrView"  # the method of the analyser that looks up the tables of commands
-_FROM_QUERY: Final = "TableAsSelectExec"  # end of the names of the classes that run CREATE and REPLACE TABLE AS SELECT
-_REPLACE: Final = "v2.ReplaceTable"  # beginning of those that run REPLACE TABLE, with and without AS SELECT
-_WRITING: Final = "writeToTable"  # their method that writes the rows, and drops the table if it fails
+_FROM_QUERY: Final = "TableAsSelectExec"  # suffix of the classes that run CREATE and REPLACE TABLE AS SELECT
+_REPLACE: Final = "v2.ReplaceTable"  # prefix of the classes that run REPLACE TABLE, with and without AS SELECT
+_WRITE: Final = "writeToTable"  # the method of these classes that writes the rows, and drops the table if it fails
 
-_known_classes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+_classes_by_gateway: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a user has set of a stream writer.
+    """Settings of a stream writer.
 
     Attributes:
-        options: Options.
+        options: Options by name.
         output_mode: Append, Complete or Update.
-        trigger: Interval between batches; None for the next batch as soon as one ends.
-        once: Whether the query ends when it has processed what the source has.
+        trigger: Interval between batches; None to start each batch as soon as the previous one ends.
+        once: Whether the query ends when it has processed all data that the source has now.
     """
 
     options: Mapping[str, str]
@@ -97,7 +98,7 @@ class ChangesRange:
         start: A version, or a time in microseconds since 1970; None for the beginning of the table.
         end: The same; None for the newest state.
         with_start: Whether the changes of ``start`` itself are part of the range.
-        with_end: Whether those of ``end`` are.
+        with_end: Whether the changes of ``end`` itself are part of the range.
     """
 
     start: str | int | None
@@ -107,32 +108,32 @@ class ChangesRange:
 
 
 class CatalogJvm(Jvm):
-    """A classic Spark session, and the JVM classes that the catalog needs besides those of live views."""
+    """A classic Spark session, with the JVM classes of live views and of the catalog."""
 
     @classmethod
     def connect(cls, spark: SparkSession) -> CatalogJvm:
         """Connect to the JVM of a session.
 
         Raises:
-            UnsupportedSessionError: Spark Connect, or a Spark whose classes are not those of 4.3.
+            UnsupportedSessionError: The session is one of Spark Connect, or its classes differ from Spark 4.3.
         """
-        views = Jvm.of(spark, check_interfaces)
+        view_classes = Jvm.of(spark, check_interfaces).classes
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM
-        classes = _known_classes.get(gateway)
+        classes = _classes_by_gateway.get(gateway)
         if classes is None:
-            classes = views.classes | load_classes(spark, _CLASSES, "the catalog")
-            _known_classes[gateway] = classes
-        made = cls(spark, classes)
-        made.check_catalogs()
-        return made
+            classes = view_classes | load_classes(spark, _CLASSES, "the catalog")
+            _classes_by_gateway[gateway] = classes
+        jvm = cls(spark, classes)
+        jvm.check_catalogs()
+        return jvm
 
     # Sessions ---------------------------------------------------------------------------------------------------------
 
     def check_catalogs(self) -> None:
-        """Check that the session keeps its catalogs where they are expected.
+        """Check that the session keeps its catalogs in the expected field.
 
         Raises:
-            UnsupportedSessionError: It does not.
+            UnsupportedSessionError: The session has no such field.
         """
         try:
             self._catalogs()
@@ -142,32 +143,32 @@ class CatalogJvm(Jvm):
             ) from error
 
     def register_catalog(self, name: str, catalog: Any) -> None:
-        """Give a catalog a name in the session; it replaces one of that name."""
+        """Add a catalog to the session; it replaces a catalog of the same name."""
         self._catalogs().put(name, catalog)
 
     def has_catalog(self, name: str) -> bool:
-        """Whether the session has a catalog of that name in use."""
+        """Whether the session has used a catalog of this name."""
         return bool(self._catalogs().contains(name))
 
     def replace_session_catalog(self, name: str) -> None:
-        """Let a catalog stand for Spark's own one, ``spark_catalog``, which can then not be used any more.
+        """Replace Spark's own catalog, ``spark_catalog``, by another catalog of the session.
 
-        Spark has its own catalog for it as long as no setting names another one. Statements of the first kind, such as
-        CREATE TABLE ... USING text, go past all catalogs if the catalog is called spark_catalog, and this one is not.
+        Spark runs statements such as CREATE TABLE ... USING text without a catalog if their catalog is called
+        spark_catalog. The replacement has another name, so it gets them.
         """
         self.spark.conf.set(_SESSION_CATALOG, name)
         self._catalogs().put("spark_catalog", self._catalogs().apply(name))
 
     def session_id(self) -> str:
-        """Identifies the session in its application."""
+        """The id of the session, unique in its application."""
         return str(self._session.sessionUUID())
 
     def has_source(self, name: str) -> bool:
-        """Whether the session has a Python data source of that name."""
+        """Whether the session has a Python data source of this name."""
         return bool(self._session.sessionState().dataSourceManager().dataSourceExists(name))
 
     def register_function(self, name: str, function: Any) -> None:
-        """Register a temporary table function of the session: for Scala a function `Seq[Expression] => LogicalPlan`."""
+        """Register a temporary table function in the session: a Scala function `Seq[Expression] => LogicalPlan`."""
         registry = self._session.sessionState().tableFunctionRegistry()
         registry.createOrReplaceTempFunction(name, function, "scala_udf")
 
@@ -175,107 +176,110 @@ class CatalogJvm(Jvm):
         """The `mutable.Map[String, CatalogPlugin]` of the session."""
         return _private(self._session.sessionState().catalogManager(), "catalogs")
 
-    def current_place(self) -> tuple[str, ...]:
-        """Name of the session's current catalog, and its current namespace: what USE has set."""
+    def current_namespace(self) -> tuple[str, ...]:
+        """Name of the session's current catalog and parts of its current namespace, as USE has set them."""
         manager = self._session.sessionState().catalogManager()
         return (str(manager.currentCatalog().name()), *manager.currentNamespace())
 
-    def find_catalog(self, known: Collection[str], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
-        """The catalog of a name and the rest of the name, as Spark finds them: the name says it, or USE has set it.
+    def find_catalog(self, catalogs: Collection[str], names: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+        """Find the catalog of a name as Spark does: by its first part, or else the current catalog.
 
         Args:
-            known: Names of catalogs.
+            catalogs: Names of catalogs.
             names: The parts of a name in SQL.
 
         Returns:
-            None if it is a name in another catalog.
+            The catalog, and the name inside of it; None if the name is in none of these catalogs.
         """
-        if len(names) > 1 and names[0] in known:
+        if len(names) > 1 and names[0] in catalogs:
             return names[0], names[1:]
-        current, *namespace = self.current_place()
-        if current not in known:
+        current, *namespace = self.current_namespace()
+        if current not in catalogs:
             return None
         return current, (*namespace, *names) if len(names) == 1 else names
 
-    # Where a lookup comes from ----------------------------------------------------------------------------------------
+    # The statement that is running on this thread ---------------------------------------------------------------------
 
     def is_command(self) -> bool:
-        """Whether the lookup on this thread is that of a command such as DESCRIBE, and not of a query."""
+        """Whether the lookup on this thread is for a command such as DESCRIBE, and not for a query."""
         return self._stack_has(_COMMAND)
 
     def creates_from_query(self) -> bool:
-        """Whether the table that is created on this thread then gets the rows of a query."""
+        """Whether the statement on this thread creates a table and fills it with the rows of a query (AS SELECT)."""
         return self._stack_has(_FROM_QUERY)
 
     def writes_from_query(self) -> bool:
         """Whether the statement on this thread is writing the rows of a query to the table that it has created."""
-        return self._stack_has(_FROM_QUERY) and self._stack_has(_WRITING)
+        return self._stack_has(_FROM_QUERY) and self._stack_has(_WRITE)
 
     def replaces_table(self) -> bool:
         """Whether the statement on this thread is REPLACE TABLE, and has not yet created the new table."""
-        return self._stack_has(_REPLACE) and not self._stack_has(_WRITING)
+        return self._stack_has(_REPLACE) and not self._stack_has(_WRITE)
 
     def _stack_has(self, name: str) -> bool:
-        # The text stays in the JVM: Py4J takes 40 ms for one of this length.
-        written = self.StringWriter()
-        self.RuntimeException("").printStackTrace(self.PrintWriter(written))
-        return bool(written.getBuffer().indexOf(name) >= 0)
+        # The stack trace is searched in the JVM, because Py4J takes 40 ms to transfer such a text.
+        trace = self.StringWriter()
+        self.RuntimeException("").printStackTrace(self.PrintWriter(trace))
+        return bool(trace.getBuffer().indexOf(name) >= 0)
 
     def statement(self) -> tuple[str, str, str]:
-        """The text of the statement that is resolved on this thread, its part that is the relation, and what follows.
+        """The statement that is resolved on this thread, and its parts.
 
-        All are empty for a DataFrame. Options follow the relation. In an INSERT the part is all before the query.
+        Returns:
+            The whole text; the part of it that names the relation; and the rest of the text, which begins with the
+            options of the relation. In an INSERT the second part is everything before the query. All are empty for a
+            DataFrame.
         """
         origin = self.CurrentOrigin.get()
-        found, start, stop = origin.sqlText(), origin.startIndex(), origin.stopIndex()
-        text = str(found.get()) if found.isDefined() else ""
+        sql_text, start, stop = origin.sqlText(), origin.startIndex(), origin.stopIndex()
+        text = str(sql_text.get()) if sql_text.isDefined() else ""
         if not (text and start.isDefined() and stop.isDefined()):
             return text, "", ""
         end = stop.get() + 1
         return text, text[start.get() : end], text[end:]
 
-    def can_store(self, given: DataType, target: DataType) -> bool:
-        """Whether Spark stores values of a type in a column of another type, as INSERT does."""
-        return bool(self.Cast.canANSIStoreAssign(self._data_type(given), self._data_type(target)))
+    def can_store(self, source: DataType, target: DataType) -> bool:
+        """Whether an INSERT of Spark may store values of a type in a column of another type."""
+        return bool(self.Cast.canANSIStoreAssign(self._data_type(source), self._data_type(target)))
 
-    def _data_type(self, given: DataType) -> Any:
-        return self.DataType.fromJson(given.json())
+    def _data_type(self, data_type: DataType) -> Any:
+        return self.DataType.fromJson(data_type.json())
 
     # Values -----------------------------------------------------------------------------------------------------------
 
     def strings(self, values: Sequence[str]) -> Any:
-        """`String[]`."""
+        """Convert to `String[]`."""
         return self.array(self.JavaString, values)
 
     def identity(self, column: str) -> Any:
-        """The `Transform` of a partition column."""
+        """Build the `Transform` of a partition column."""
         return self.Expressions.identity(f"`{column}`")
 
     def string_arrays(self, values: Sequence[Sequence[str]]) -> Any:
-        """`String[][]`."""
-        made = self.ReflectArray.newInstance(self.strings(()).getClass(), len(values))
-        for index, each in enumerate(values):
-            made[index] = self.strings(each)
-        return made
+        """Convert to `String[][]`."""
+        arrays = self.ReflectArray.newInstance(self.strings(()).getClass(), len(values))
+        for index, texts in enumerate(values):
+            arrays[index] = self.strings(texts)
+        return arrays
 
     def identifier(self, names: Sequence[str]) -> Any:
+        """Convert the parts of a name to an `Identifier`."""
         return self.Identifier.of(self.strings(names[:-1]), names[-1])
 
     @staticmethod
     def literals(arguments: Any) -> list[str | None]:
-        """The values of a `Seq[Expression]` of constants, as text.
+        """Evaluate a `Seq[Expression]` of constants, as text; NULL becomes None.
 
         Raises:
-            InvalidInput: One is not a constant.
+            InvalidInput: An expression is not a constant.
         """
-        found = []
-        for index in range(arguments.size()):
-            each = arguments.apply(index)
-            if not each.foldable():
-                raise InvalidInput(f"argument {index + 1} is not a constant: {each.sql()}", hint="give a value")
-            value = each.eval(None)
-            found.append(None if value is None else str(value.toString()) if hasattr(value, "toString") else str(value))
-        return found
+        texts = []
+        for number, expression in enumerate(seq_values(arguments), 1):
+            if not expression.foldable():
+                raise InvalidInput(f"argument {number} is not a constant: {expression.sql()}", hint="give a value")
+            value = expression.eval(None)
+            texts.append(None if value is None else str(value.toString()) if hasattr(value, "toString") else str(value))
+        return texts
 
     def point_in_time(self, travel: Any) -> str | int:
         """The version of a `TimeTravel`, or its time in microseconds since 1970."""
@@ -284,20 +288,20 @@ class CatalogJvm(Jvm):
     @staticmethod
     def changes_range(context: Any) -> ChangesRange:
         """The range of a `ChangelogContext`."""
-        found = context.range()
-        match str(found.getClass().getSimpleName()):
+        bounds = context.range()
+        match str(bounds.getClass().getSimpleName()):
             case "VersionRange":
-                start: str | int = str(found.startingVersion())
-                end = found.endingVersion()
+                start: str | int = str(bounds.startingVersion())
+                end = bounds.endingVersion()
             case "TimestampRange":
-                start, end = int(found.startingTimestamp()), found.endingTimestamp()
-            case _:  # an unbounded range has no bounds to ask for
+                start, end = int(bounds.startingTimestamp()), bounds.endingTimestamp()
+            case _:  # an unbounded range has none of these methods
                 return ChangesRange(None, None, with_start=True, with_end=True)
         last = end.get() if end.isPresent() else None
-        return ChangesRange(start, last, bool(found.startingBoundInclusive()), bool(found.endingBoundInclusive()))
+        return ChangesRange(start, last, bool(bounds.startingBoundInclusive()), bool(bounds.endingBoundInclusive()))
 
     def read_options(self, values: Mapping[str, str]) -> Any:
-        """Options of a read."""
+        """Convert options of a read for Spark."""
         return self.Options(self.java_map(values))
 
     @staticmethod
@@ -306,15 +310,21 @@ class CatalogJvm(Jvm):
         return frame._jdf.queryExecution().analyzed().table()  # noqa: SLF001 - no public way to the plan
 
     def java_map(self, values: Mapping[str, str]) -> Any:
-        made = self.HashMap()
+        """Convert to a `java.util.Map`."""
+        converted = self.HashMap()
         for name, value in values.items():
-            made.put(name, value)
-        return made
+            converted.put(name, value)
+        return converted
 
     def view_as_table(self, catalog: Any, names: Sequence[str], schema: StructType, query: str, function: str) -> Any:
-        """A table that queries expand to ``query``, which calls the temporary table function ``function``.
+        """Build a `V1Table` that queries resolve like a view over ``query``.
 
-        Spark fails if ``schema`` is not exactly that of the query, because the catalog cannot store another one.
+        Args:
+            catalog: The catalog.
+            names: Parts of the name of the table.
+            schema: Exactly the schema of the query; otherwise Spark fails, because the catalog cannot store a new one.
+            query: Text of the view.
+            function: The temporary table function that the query calls.
         """
         view = (
             self.ViewBuilder()
@@ -327,14 +337,14 @@ class CatalogJvm(Jvm):
         return self.V1Table(self.V1Table.toCatalogTable(catalog, self.identifier(names), view))
 
     def iterator(self, values: Sequence[Any]) -> Any:
-        """A Java iterator."""
-        found = self.ArrayList()
+        """Convert to a Java iterator."""
+        converted = self.ArrayList()
         for value in values:
-            found.add(value)
-        return found.iterator()
+            converted.add(value)
+        return converted.iterator()
 
     def parse_name(self, text: str) -> tuple[str, ...]:
-        """The parts of a name in SQL.
+        """Split a name in SQL into its parts.
 
         Raises:
             InvalidInput: The text is not a name.
@@ -349,10 +359,10 @@ class CatalogJvm(Jvm):
     # Readers and stream writers ---------------------------------------------------------------------------------------
 
     def stream_settings(self, writer: DataStreamWriter) -> StreamSettings:
-        """What the user has set of a stream writer; PySpark keeps it in private fields of the JVM's object.
+        """Read the settings of a stream writer from private fields of its JVM object.
 
         Raises:
-            InvalidInput: The trigger is not one of batches.
+            InvalidInput: The trigger does not run batches.
         """
         target = writer._jwrite  # noqa: SLF001 - there is no public form
         options = map_values(_private(target, "extraOptions").originalMap())
@@ -360,17 +370,18 @@ class CatalogJvm(Jvm):
         output_mode = str(_private(target, "outputMode").toString())
         match str(trigger.getClass().getSimpleName()).rstrip("$"):
             case "ProcessingTimeTrigger":
-                every = f"{trigger.intervalMs()} ms" if trigger.intervalMs() else None
-                return StreamSettings(options, output_mode, every, once=False)
+                interval = f"{trigger.intervalMs()} ms" if trigger.intervalMs() else None
+                return StreamSettings(options, output_mode, interval, once=False)
             case "AvailableNowTrigger" | "OneTimeTrigger":
                 return StreamSettings(options, output_mode, None, once=True)
         raise InvalidInput(
-            f"trigger {trigger.toString()} is not one of batches", hint="trigger(processingTime=...) or availableNow"
+            f"trigger {trigger.toString()} does not run batches",
+            hint="use trigger(processingTime=...) or trigger(availableNow=True)",
         )
 
     @staticmethod
     def reader_options(reader: DataFrameReader | DataStreamReader) -> dict[str, str]:
-        """The options of a reader, which are in a field of the JVM's object that streams do not show."""
+        """The options of a reader. For streams they are in a private field of the JVM object."""
         inner = reader._jreader  # noqa: SLF001 - there is no public form
         if isinstance(reader, DataFrameReader):
             return map_values(inner.extraOptions().originalMap())
@@ -378,30 +389,30 @@ class CatalogJvm(Jvm):
 
     # Procedures -------------------------------------------------------------------------------------------------------
 
-    def procedure_parameters(self, given: Sequence[tuple[str, str, str | None]]) -> Any:
-        """`ProcedureParameter[]` of (name, type, default as SQL, or None if it is required)."""
-        made = []
-        for name, kind, default in given:
+    def procedure_parameters(self, parameters: Sequence[tuple[str, str, str | None]]) -> Any:
+        """Build `ProcedureParameter[]` from tuples of name, type, and default in SQL (None if it is required)."""
+        built = []
+        for name, kind, default in parameters:
             builder = getattr(self.ProcedureParameter, "in")(name, self.DataType.fromDDL(kind))
-            made.append((builder if default is None else builder.defaultValue(default)).build())
-        return self.array(self.ProcedureParameter, made)
+            built.append((builder if default is None else builder.defaultValue(default)).build())
+        return self.array(self.ProcedureParameter, built)
 
     def internal_rows(self, frame: DataFrame) -> Any:
-        """`InternalRow[]` of a small DataFrame."""
+        """Collect a small DataFrame as `InternalRow[]`."""
         return frame._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001 - no public form has these
 
     def raise_user_error(self, error: Exception) -> NoReturn:
-        """Raise an error that Spark passes on as it is, where it would wrap an IllegalArgumentException."""
+        """Raise an error in a form that Spark passes on unchanged; it would wrap an IllegalArgumentException."""
         message = self.java_map({"errorMessage": f"{type(error).__name__}: {error}"})
-        made = self.SparkRuntimeException(
+        exception = self.SparkRuntimeException(
             "USER_RAISED_EXCEPTION", self.PythonUtils.toScalaMap(message), None, self.array(self.QueryContext), ""
         )
-        self.raise_java(made)
+        self.raise_java(exception)
 
     # Errors -----------------------------------------------------------------------------------------------------------
 
     def raise_java(self, exception: Any) -> NoReturn:
-        """Raise an exception of Java that the interface declares."""
+        """Raise a Java exception that Spark's interface declares."""
         raise Py4JJavaError(str(exception.getMessage()), exception)
 
     def no_such_table(self, names: Sequence[str]) -> NoReturn:
@@ -421,22 +432,22 @@ class CatalogJvm(Jvm):
 
 
 def _private(target: Any, name: str) -> Any:
-    """The value of a private field of an object of the JVM."""
+    """Read a private field of a JVM object."""
     field = target.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(target)
 
 
-def map_values(given: Any) -> dict[str, str]:
-    """The entries of a Scala `Map` of texts."""
-    found = {}
-    entries = given.iterator()
+def map_values(scala_map: Any) -> dict[str, str]:
+    """Convert a Scala `Map` of texts to a dictionary."""
+    values = {}
+    entries = scala_map.iterator()
     while entries.hasNext():
         entry = entries.next()
-        found[entry.productElement(0)] = entry.productElement(1)
-    return found
+        values[entry.productElement(0)] = entry.productElement(1)
+    return values
 
 
 def seq_values(values: Any) -> list[Any]:
-    """The values of a Scala `Seq`."""
+    """Convert a Scala `Seq` to a list."""
     return [values.apply(index) for index in range(values.size())]

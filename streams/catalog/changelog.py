@@ -6,8 +6,8 @@ Its rows are those of `weft.Table.changes` in the form that Spark prescribes: th
     _commit_version     string       the cut at which the changes end
     _commit_timestamp   timestamp    the time of the newest commit in that cut
 
-They are the net changes of the whole range: a row that changed several times is there once, with one image of before
-and one of after. Spark is told so, and does not compute anything on top of them.
+They are the net changes of the whole range: a row that changed several times occurs once, with one image before and
+one image after. `TableChangelog` declares this to Spark, so that Spark does not compute net changes again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, Re
 from weft.streams.read.relation.spark_scan import LiveView, PruningScanBuilder
 
 CHANGELOG: Final = "changes"
-"""The part of a `weft.streams.catalog.relations.Reading` that is such a range."""
+"""The part of a `weft.streams.catalog.relations.Reading` that stands for a changelog."""
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _ADDED: Final = pa.schema(
@@ -52,76 +52,77 @@ _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _Read = Callable[[Any], Iterator[pa.RecordBatch]]
 
 
-def range_options(given: ChangesRange, created_at_ms: int) -> dict[str, str]:
-    """The options `SINCE` and `UNTIL` for a range of a CHANGES clause.
+def range_options(bounds: ChangesRange, created_at_ms: int) -> dict[str, str]:
+    """Translate the range of a CHANGES clause to the options `SINCE` and `UNTIL`.
 
-    A time is the time of commits, so it can be part of the range or not. A version is a state of the table, which is
-    not one commit: the changes begin after it, and end with it.
+    A time is the time of commits, so it can be included or excluded. A version is a state of the table, and not a
+    single commit: the changes begin after it, and end with it.
 
     Args:
-        given: The range.
+        bounds: Bounds of the range.
         created_at_ms: Time at which the table was created, Unix milliseconds. A range that begins before has all rows.
 
     Raises:
         InvalidInput: The range begins with a version that is part of it, or ends with one that is not.
     """
     options = {SINCE: EARLIEST}
-    if isinstance(given.start, int):
-        last = given.start - 1 if given.with_start else given.start
-        if last >= created_at_ms * 1000:
-            options[SINCE] = _moment(last)
-    elif given.start is not None:
-        if given.with_start and given.start != EARLIEST:
+    if isinstance(bounds.start, int):
+        since = bounds.start - 1 if bounds.with_start else bounds.start
+        if since >= created_at_ms * 1000:
+            options[SINCE] = _format_time(since)
+    elif bounds.start is not None:
+        if bounds.with_start and bounds.start != EARLIEST:
             raise InvalidInput(
-                f"CHANGES FROM VERSION '{given.start}': a version is a state of the table, which has no changes itself",
-                hint=f"FROM VERSION '{given.start}' EXCLUSIVE has the changes after it; FROM VERSION 'earliest' all",
+                f"CHANGES FROM VERSION '{bounds.start}': a version is a state of the table, and has no changes itself",
+                hint=f"write FROM VERSION '{bounds.start}' EXCLUSIVE for the changes after it, or FROM VERSION "
+                "'earliest' for all changes",
             )
-        options[SINCE] = given.start
-    if isinstance(given.end, int):
-        options[UNTIL] = _moment(given.end if given.with_end else given.end - 1)
-    elif given.end is not None:
-        if not given.with_end:
+        options[SINCE] = bounds.start
+    if isinstance(bounds.end, int):
+        options[UNTIL] = _format_time(bounds.end if bounds.with_end else bounds.end - 1)
+    elif bounds.end is not None:
+        if not bounds.with_end:
             raise InvalidInput(
-                f"CHANGES TO VERSION '{given.end}' EXCLUSIVE: a version is a state of the table, not one commit",
-                hint=f"TO VERSION '{given.end}' has the changes up to it",
+                f"CHANGES TO VERSION '{bounds.end}' EXCLUSIVE: a version is a state of the table, not one commit",
+                hint=f"write TO VERSION '{bounds.end}' for the changes up to it",
             )
-        options[UNTIL] = given.end
+        options[UNTIL] = bounds.end
     return options
 
 
-def _moment(microseconds: int) -> str:
+def _format_time(microseconds: int) -> str:
     return (_EPOCH + dt.timedelta(microseconds=microseconds)).isoformat()
 
 
 def changelog_schema(changes: pa.Schema) -> pa.Schema:
-    """The columns of a changelog.
+    """Build the schema of a changelog.
 
     Args:
-        changes: The columns of `weft.Table.changes`.
+        changes: The schema of `weft.Table.changes`.
 
     Raises:
-        InvalidInput: The table has a column with the name of one that is added.
+        InvalidInput: A column of the table has the name of a column that a changelog adds.
     """
     fields = [field for field in changes if field.name not in (CHANGE, CHANGED_GROUPS, BEFORE)]
     clash = [field.name for field in fields if field.name.lower() in _ADDED.names]
     if clash:
         raise InvalidInput(
             f"column {clash[0]!r} of the table has the same name as a column that CHANGES adds",
-            hint="weft_changes('<table>', since, until) has the changes with columns of other names",
+            hint="read weft_changes('<table>', since, until), whose columns have other names",
         )
     return pa.schema([*fields, *_ADDED])
 
 
 def changelog_rows(changes: pa.RecordBatch, version: str, committed_at_ms: int) -> Iterator[pa.RecordBatch]:
-    """The rows of a changelog: one for an insert or delete, two for an update.
+    """Convert changes to the rows of a changelog: one row for an insert or delete, two rows for an update.
 
     Args:
         changes: Rows of `weft.Table.changes` with the column ``_before``.
-        version: For ``_commit_version``.
-        committed_at_ms: For ``_commit_timestamp``, Unix milliseconds.
+        version: Value of ``_commit_version``.
+        committed_at_ms: Value of ``_commit_timestamp``, Unix milliseconds.
 
     Yields:
-        Batches with the schema `changelog_schema`; none is empty.
+        Batches with the schema `changelog_schema`, without empty ones.
     """
     schema = changelog_schema(changes.schema)
     names = [name for name in schema.names if name not in _ADDED.names]
@@ -152,8 +153,8 @@ class PinnedChangelog(PinnedPlanner):
 
     Attributes:
         changes: The changes, with the rows before them.
-        version: The cut at which they end.
-        committed_at_ms: Time of the newest commit in it, Unix milliseconds.
+        version: The cut at which the changes end.
+        committed_at_ms: Time of the newest commit in the cut, Unix milliseconds.
     """
 
     changes: PinnedChanges
@@ -189,14 +190,14 @@ class TableChangelog(
         "rowVersion": None,
     },
 ):
-    """What the catalog returns to Spark for a CHANGES clause (`Changelog`)."""
+    """Spark's `Changelog`: the object that the catalog returns for a CHANGES clause."""
 
     def __init__(self, view: LiveView, identity: str) -> None:
-        """Take the columns of the query's state.
+        """Take the columns of the state that the query on this thread reads.
 
         Args:
-            view: Reads the changes.
-            identity: The table and its range as text.
+            view: Live view of the changes.
+            identity: Text that identifies the table and the range.
         """
         super().__init__(view.jvm, f"weft changes {identity}")
         self._view = view

@@ -1,7 +1,7 @@
-"""`weft_changes('shop.orders_wide', since, until)`: rows that differ between two states, as a table function.
+"""The table function `weft_changes('shop.orders_wide', since, until)`: rows that differ between two states of a table.
 
-Its columns are those of `weft.Table.changes`: the columns of the table, `_change` and `_changed_groups`. It is live:
-without `until` every query ends at the snapshot that it reads of the table.
+Its columns are those of `weft.Table.changes`: the columns of the table, `_change` and `_changed_groups`. Without
+`until`, the changes of each query end at the snapshot of the table that the query reads.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from weft.storage.read.changes.plan import plan_changes
 from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, ReadPlan
 
 SINCE, UNTIL = "changes_since", "changes_until"
-"""Options of such a relation, the same as those of ``format("weft")``."""
+"""Options of a relation of changes, the same as those of ``format("weft")``."""
 
 
 def states_between(table: Table, since: str, until: str | None, newest: Snapshot) -> tuple[Snapshot | None, Snapshot]:
-    """The states between which a query reads the changes; the first is None for changes from the beginning.
+    """Take the two snapshots between which a query reads the changes.
 
     Args:
         table: The table.
         since: A time, a savepoint, a cut, or ``earliest``.
-        until: Where the changes end, in the same forms; None for the snapshot of the query.
+        until: The end of the changes, in the same forms; None for the snapshot of the query.
         newest: The snapshot of the table that the query reads.
+
+    Returns:
+        The earlier snapshot, None for changes since the table was created; and the later snapshot.
 
     Raises:
         TableError: See `weft.Table.snapshot`.
     """
-    first = None if since == EARLIEST else parse_point(since)
     with expiring():
-        earlier = None if first is None else table.snapshot(first)
+        earlier = None if since == EARLIEST else table.snapshot(parse_point(since))
         later = newest if until is None else table.snapshot(parse_point(until))
     return earlier, later
 
@@ -47,7 +49,10 @@ def states_between(table: Table, since: str, until: str | None, newest: Snapshot
 class PinnedChanges(PinnedPlanner):
     """The planned changes of one query.
 
-    Which rows differ depends on the columns that are compared, so all are read, whatever columns the query needs.
+    All columns are read, whatever columns the query needs, because rows are compared by all columns.
+
+    Attributes:
+        scan: The scan that compares the two states.
     """
 
     scan: ChangeScan
@@ -65,21 +70,23 @@ class PinnedChanges(PinnedPlanner):
         return ReadPlan(f"weft changes, {len(self.scan.tasks)} tasks", self.scan.tasks, self.scan.without_tasks().read)
 
 
-def changes_arguments(given: Sequence[str | None]) -> tuple[str, dict[str, str]]:
-    """The table and the options of a call of ``weft_changes``.
+def parse_arguments(arguments: Sequence[str | None]) -> tuple[str, dict[str, str]]:
+    """Parse the arguments of a call of ``weft_changes``.
 
     Args:
-        given: The arguments as text; NULL is None.
+        arguments: The arguments as text; NULL is None.
+
+    Returns:
+        The name of the table, and the options `SINCE` and `UNTIL`.
 
     Raises:
-        InvalidInput: There are too few or too many, or the table or the beginning is NULL.
+        InvalidInput: There are fewer than two or more than three arguments, or one of the first two is NULL.
     """
-    table, since, *rest = (*given, None, None)
-    if not 2 <= len(given) <= 3 or table is None or since is None:
+    table, since, until, *_ = (*arguments, None, None, None)
+    if not 2 <= len(arguments) <= 3 or table is None or since is None:
         raise InvalidInput(
-            "weft_changes needs a table and where the changes begin",
-            hint="weft_changes('shop.orders_wide', since [, until]); a point is a time, a savepoint or a cut, "
+            "weft_changes needs a table and the point at which the changes begin",
+            hint="write weft_changes('shop.orders_wide', since [, until]); a point is a time, a savepoint or a cut, "
             "and since may be 'earliest'",
         )
-    until = rest[0]
     return table, {SINCE: since} if until is None else {SINCE: since, UNTIL: until}

@@ -1,7 +1,7 @@
-"""CREATE, ALTER and DROP of tables and namespaces: Spark's objects as values, and the functions that do the work.
+"""CREATE, ALTER and DROP of tables and namespaces: converts the objects of Spark, and runs the statement.
 
-What a statement means: `weft.storage.config.table_properties` for CREATE TABLE, `weft.streams.catalog.table_changes`
-for ALTER TABLE.
+`weft.storage.config.table_properties` defines what CREATE TABLE means, and `weft.streams.catalog.table_changes` what
+ALTER TABLE means.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from weft.streams.catalog.catalog_context import CatalogContext
 
 _PROVIDER: Final = "weft"
-_OF_SPARK: Final = ("owner", "is_managed_location")
-"""Properties that Spark adds itself."""
+_SPARK_PROPERTIES: Final = ("owner", "is_managed_location")
+"""Properties that Spark adds to those of the statement."""
 _CLAUSES: Final[Mapping[str, tuple[str, str]]] = {
     "location": ("LOCATION", "leave it out: a table of this catalog is in the folder of its name"),
     "external": ("EXTERNAL", "leave it out; DROP TABLE deletes the files of a table, and needs PURGE"),
     "collation": ("DEFAULT COLLATION", "leave it out, and use COLLATE in queries"),
     "hive.": ("STORED AS and ROW FORMAT", "leave them out: the files of a table are Parquet"),
 }
-"""Clauses of CREATE TABLE and ALTER TABLE that Spark passes on as properties, by the beginning of their names."""
-_TYPES: Final = "deploy/docs/configuration.md has the types"
-_INSTEAD: Final[Mapping[str, str]] = {
+"""Refused clauses and hints, by the name (or, with a dot, the prefix) of the property as which Spark passes them on."""
+_TYPES: Final = "deploy/docs/configuration.md lists the types"
+_TYPE_HINTS: Final[Mapping[str, str]] = {
     "VARIANT": "use STRING for JSON, and parse_json in queries; or a STRUCT of the fields",
     "COLLATE": "leave COLLATE out, and use it in queries",
     "GEOMETRY": "use BINARY for the WKB form",
     "GEOGRAPHY": "use BINARY for the WKB form",
-    "NOT NULL": "leave NOT NULL out of the type: nobody would check it",
+    "NOT NULL": "leave NOT NULL out of the type: weft does not check it",
     "CHAR": "for text use STRING",
     "INTERVAL": "use BIGINT for the number of units",
 }
-"""What to use instead of types that a table cannot have, by a word of the type."""
-_PARTITIONING: Final = "the number of buckets is a property: 'buckets' = '8'"
+"""Hints for types that a table cannot have, by a word of the type."""
+_BUCKETS_HINT: Final = "set the number of buckets as a property: 'buckets' = '8'"
 _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "RenameColumn": ("a column cannot be renamed", "use a view with another name for it"),
     "DeleteColumn": (
@@ -57,11 +57,11 @@ _REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "UpdateColumnNullability": ("NOT NULL cannot be changed", "only key columns are NOT NULL"),
     "UpdateColumnPosition": ("the order of columns cannot be changed", "use a view with another order"),
-    "ClusterBy": ("a table has no clustering", "'buckets' in CREATE TABLE, or CALL weft.system.split(...)"),
+    "ClusterBy": ("a table has no clustering", "use 'buckets' in CREATE TABLE, or CALL weft.system.split(...)"),
     "AddConstraint": NO_CONSTRAINTS,
     "DropConstraint": NO_CONSTRAINTS,
 }
-_OF_COLUMNS: Final = ("AddColumn", "UpdateColumnType", "UpdateColumnDefaultValue", "UpdateColumnComment")
+_COLUMN_CHANGES: Final = ("AddColumn", "UpdateColumnType", "UpdateColumnDefaultValue", "UpdateColumnComment")
 
 
 def create_table(
@@ -80,28 +80,33 @@ def create_table(
         names: Name of the table.
         columns: Spark's `Column[]`.
         partitioning: Spark's `Transform[]`: identity transforms of key columns.
-        properties: TBLPROPERTIES, and what Spark adds to them.
+        properties: TBLPROPERTIES, and the properties that Spark adds.
         with_rows: Whether the statement then writes rows, so that the table must have only one stream.
 
     Raises:
-        InvalidInput: The statement is wrong, or asks for what a table cannot have. Nothing was created.
+        InvalidInput: The statement is wrong, or a table cannot have what it defines. Nothing was created.
         TableError: See `weft.Table.create`.
     """
-    given = {name: value for name, value in properties.items() if name not in _OF_SPARK}
-    if (provider := given.pop("provider", _PROVIDER)).lower() != _PROVIDER:
-        raise InvalidInput(f"USING {provider}: this catalog has weft tables only", hint="USING weft, or leave it out")
-    # Spark gives OPTIONS twice: as they are, and with this prefix.
-    given = {name: value for name, value in given.items() if not name.startswith("option.")}
-    _check_clauses("CREATE TABLE", given)
-    partitions = _partitions(partitioning)
+    # Spark passes OPTIONS twice: without a prefix, and with the prefix "option.".
+    table_properties = {
+        name: value
+        for name, value in properties.items()
+        if name not in _SPARK_PROPERTIES and not name.startswith("option.")
+    }
+    if (provider := table_properties.pop("provider", _PROVIDER)).lower() != _PROVIDER:
+        raise InvalidInput(
+            f"USING {provider}: this catalog has weft tables only", hint="write USING weft, or leave USING out"
+        )
+    _check_clauses("CREATE TABLE", table_properties)
+    partitions = _partition_columns(partitioning)
     if partitions:
-        given.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
-    key = parse_names(given["key"]) if "key" in given else None
-    config = config_from_properties([_column(catalog, column, key) for column in columns], given)
+        table_properties.setdefault("partition_by", ",".join(f"`{name.replace('`', '``')}`" for name in partitions))
+    key = parse_names(table_properties["key"]) if "key" in table_properties else None
+    config = config_from_properties([_parse_column(catalog, column, key) for column in columns], table_properties)
     if with_rows and len(config.streams) > 1:
         raise InvalidInput(
             f"CREATE TABLE {'.'.join((catalog.name, *names))} AS SELECT: the table has several streams, and the rows "
-            "would be those of one",
+            "would belong to only one of them",
             hint="create it without AS SELECT, and then INSERT INTO each stream",
         )
     location = catalog.lake.location(names)
@@ -122,58 +127,69 @@ def _check_clauses(statement: str, properties: Iterable[str]) -> None:
     """Refuse the clauses that Spark passes on as properties.
 
     Raises:
-        InvalidInput: There is one of `_CLAUSES`.
+        InvalidInput: A property stands for one of `_CLAUSES`.
     """
     for name in properties:
-        for start, (clause, hint) in _CLAUSES.items():
-            if name == start or (start.endswith(".") and name.startswith(start)):
+        for prefix, (clause, hint) in _CLAUSES.items():
+            if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
                 raise InvalidInput(f"{statement}: a table cannot have {clause}", hint=hint)
 
 
-def _partitions(partitioning: Iterable[Any]) -> list[str]:
-    found = []
+def _partition_columns(partitioning: Iterable[Any]) -> list[str]:
+    columns = []
     for transform in partitioning:
         match transform.name():
             case "cluster_by":
-                raise InvalidInput("CREATE TABLE: a table has no clustering (CLUSTER BY)", hint=_PARTITIONING)
+                raise InvalidInput("CREATE TABLE: a table has no clustering (CLUSTER BY)", hint=_BUCKETS_HINT)
             case "bucket" | "sorted_bucket":
                 raise InvalidInput(
                     f"CREATE TABLE: {transform.toString()}: a table is divided into buckets by its key",
-                    hint=_PARTITIONING,
+                    hint=_BUCKETS_HINT,
                 )
         (name,) = transform.references()[0].fieldNames() if transform.name() == "identity" else (None,)
         if name is None:
             raise InvalidInput(
                 f"PARTITIONED BY ({transform.toString()}): only columns of the key can partition a table",
-                hint=_PARTITIONING,
+                hint=_BUCKETS_HINT,
             )
-        found.append(name)
-    return found
+        columns.append(name)
+    return columns
 
 
-def _column(catalog: CatalogContext, column: Any, key: Sequence[str] | None) -> SqlColumn:
-    """A column of CREATE TABLE; ``key`` has the key columns, None if the statement does not name them."""
+def _parse_column(catalog: CatalogContext, column: Any, key: Sequence[str] | None) -> SqlColumn:
+    """Parse a column of CREATE TABLE.
+
+    Args:
+        catalog: The catalog.
+        column: Spark's `Column`.
+        key: The key columns; None if the statement does not name them.
+
+    Raises:
+        InvalidInput: A table cannot have the column.
+    """
     name = column.name()
     kind = column_type(name, column.dataType())
     if key is not None and not column.nullable() and name not in key:
         raise InvalidInput(
             f"column {name!r}: NOT NULL: a column outside the key is NULL where its group has no event",
-            hint="leave NOT NULL out; DEFAULT says what such a row shows",
+            hint="leave NOT NULL out; DEFAULT sets the value that such a row shows",
         )
     default = column.defaultValue()
-    value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
+    value = None if default is None else _evaluate_default(catalog, name, default.getSql(), kind)
     return SqlColumn(name, kind, value, column.comment() or "")
 
 
-def column_type(name: str, given: Any) -> str:
-    """The type of a column, for Spark a `DataType`, as the name of a type of weft.
+def column_type(name: str, spark_type: Any) -> str:
+    """Convert the type of a column, Spark's `DataType`, to the name of a type of weft.
 
-    The type reads back as it is given. PySpark knows Arrow forms of more types than that, in which they are other ones.
+    Only types that read back as the same Spark type are allowed. PySpark converts some other types to Arrow, too, but
+    they read back as different types.
 
     Raises:
         InvalidInput: A table cannot have the type.
     """
-    struct = f'{{"type":"struct","fields":[{{"name":"c","type":{given.json()},"nullable":true,"metadata":{{}}}}]}}'
+    json_type = spark_type.json()
+    struct = f'{{"type":"struct","fields":[{{"name":"c","type":{json_type},"nullable":true,"metadata":{{}}}}]}}'
     kind = StructType.fromJson(json.loads(struct)).fields[0].dataType
     try:
         stored = format_type(to_arrow_type(kind, timezone="UTC"))
@@ -181,15 +197,15 @@ def column_type(name: str, given: Any) -> str:
             return stored
     except (PySparkException, InvalidInput):
         pass
-    written = given.sql()
+    sql_type = spark_type.sql()
     raise InvalidInput(
-        f"column {name!r}: a table cannot have the type {written}",
-        hint=next((hint for word, hint in _INSTEAD.items() if word in written), _TYPES),
+        f"column {name!r}: a table cannot have the type {sql_type}",
+        hint=next((hint for word, hint in _TYPE_HINTS.items() if word in sql_type), _TYPES),
     )
 
 
 def _has_not_null(kind: DataType) -> bool:
-    """Whether a field inside of a type is NOT NULL, which nobody would check."""
+    """Whether a field inside of a type is NOT NULL."""
     match kind:
         case StructType():
             return any(not field.nullable or _has_not_null(field.dataType) for field in kind)
@@ -200,17 +216,18 @@ def _has_not_null(kind: DataType) -> bool:
     return False
 
 
-def _evaluated(catalog: CatalogContext, name: str, sql: str, kind: str) -> Any:
-    """The value of a DEFAULT.
+def _evaluate_default(catalog: CatalogContext, name: str, sql: str, kind: str) -> Any:
+    """Evaluate the expression of a DEFAULT.
 
     Raises:
-        InvalidInput: It is not a constant of the column's type.
+        InvalidInput: The expression is not a constant, or does not fit the type of the column.
     """
     try:
         row = catalog.jvm.spark.sql(f"SELECT CAST({sql} AS {kind}) AS value").toArrow()
     except PySparkException as error:
         raise InvalidInput(
-            f"column {name!r}: DEFAULT {sql} is no {kind}: {error.getCondition()}", hint="give a constant of the type"
+            f"column {name!r}: DEFAULT {sql} is not a constant of type {kind}: {error.getCondition()}",
+            hint="give a constant of this type",
         ) from None
     return row.column(0)[0].as_py()
 
@@ -226,8 +243,8 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
     Raises:
         InvalidInput, NotFound: See `weft.streams.catalog.table_changes.apply_changes`.
     """
-    table = _whole_table(catalog, names, "ALTER TABLE")
-    of_columns: list[Change] = []
+    table = _open_table(catalog, names, "ALTER TABLE")
+    column_changes: list[Change] = []
     properties: dict[str, str | None] = {}
     for change in changes:
         kind = str(change.getClass().getSimpleName())
@@ -240,57 +257,67 @@ def alter_table(catalog: CatalogContext, names: Sequence[str], changes: Sequence
             case _ if kind in _REFUSED:
                 what, hint = _REFUSED[kind]
                 raise InvalidInput(f"ALTER TABLE: {what}", hint=hint)
-            case _ if kind not in _OF_COLUMNS:
-                raise InvalidInput(f"ALTER TABLE cannot do this ({kind})", hint="weft alter lists what it can do")
+            case _ if kind not in _COLUMN_CHANGES:
+                raise InvalidInput(
+                    f"ALTER TABLE cannot do this ({kind})", hint="weft alter --help lists the possible changes"
+                )
             case _:
-                of_columns.append(_column_change(catalog, table, kind, change, of_columns))
-    apply_changes(table, of_columns, properties)
+                column_changes.append(_parse_change(catalog, table, kind, change, column_changes))
+    apply_changes(table, column_changes, properties)
 
 
-def _column_change(catalog: CatalogContext, table: Table, kind: str, change: Any, before: Sequence[Change]) -> Change:
+def _parse_change(catalog: CatalogContext, table: Table, kind: str, change: Any, earlier: Sequence[Change]) -> Change:
+    """Parse a change of a column; ``earlier`` has those before it in the statement."""
     name, *inside = change.fieldNames()
     if inside:
         raise InvalidInput(f"column {name!r}: fields of a struct cannot be changed", hint="add a column")
     match kind:
         case "AddColumn":
-            return _addition(catalog, table, name, change, before)
+            return _parse_addition(catalog, table, name, change, earlier)
         case "UpdateColumnType":
             return WidenColumn(name=name, type=column_type(name, change.newDataType()))
         case "UpdateColumnDefaultValue":
             type_name = format_type(table.schema.column(name).type)
-            text = change.newDefaultValue() or "NULL"  # DROP DEFAULT gives an empty text
-            return SetDefault(name=name, value=_evaluated(catalog, name, text, type_name))
+            text = change.newDefaultValue() or "NULL"  # DROP DEFAULT has an empty text
+            return SetDefault(name=name, value=_evaluate_default(catalog, name, text, type_name))
         case "UpdateColumnComment":
             return SetComment(comment=change.newComment() or "", column=name)
-    raise AssertionError(f"{kind} is one of {_OF_COLUMNS}")
+    raise AssertionError(f"{kind} is one of {_COLUMN_CHANGES}")
 
 
-def _addition(catalog: CatalogContext, table: Table, name: str, change: Any, before: Sequence[Change]) -> AddColumn:
+def _parse_addition(
+    catalog: CatalogContext, table: Table, name: str, change: Any, earlier: Sequence[Change]
+) -> AddColumn:
     if not change.isNullable():
         raise InvalidInput(
-            f"column {name!r}: NOT NULL: rows from before have no value", hint="leave NOT NULL out; use DEFAULT"
+            f"column {name!r}: NOT NULL: existing rows have no value", hint="leave NOT NULL out; use DEFAULT"
         )
     position = change.position()
     if position is not None and str(position.getClass().getSimpleName()) == "First":
         raise InvalidInput(
             f"ADD COLUMN {name} FIRST: a new column is the last of the table",
-            hint="AFTER a column of the group that the new one belongs to",
+            hint="write AFTER with a column of the group to which the new one belongs",
         )
     kind = column_type(name, change.dataType())
     default = change.defaultValue()
-    value = None if default is None else _evaluated(catalog, name, default.getSql(), kind)
-    group = find_group(table.schema, name, None if position is None else position.column(), before)
+    value = None if default is None else _evaluate_default(catalog, name, default.getSql(), kind)
+    group = find_group(table.schema, name, None if position is None else position.column(), earlier)
     return AddColumn(group=group, name=name, type=kind, default=value, comment=change.comment() or "")
 
 
 def drop_later(catalog: CatalogContext, names: Sequence[str]) -> bool:
-    """Drop a table for REPLACE TABLE, which drops it before it looks at the new definition: when that is checked.
+    """Mark a table to be dropped by REPLACE TABLE, once `create_table` has checked the new definition.
+
+    Spark itself drops the table before it looks at the new definition.
+
+    Returns:
+        Whether the table exists.
 
     Raises:
-        InvalidInput: Somebody has written to the table.
+        InvalidInput: The table has been written to.
     """
     try:
-        table = _whole_table(catalog, names, "REPLACE TABLE")
+        table = _open_table(catalog, names, "REPLACE TABLE")
     except NotFound:
         return False
     _check_empty(catalog, names, table, "REPLACE TABLE")
@@ -299,14 +326,22 @@ def drop_later(catalog: CatalogContext, names: Sequence[str]) -> bool:
 
 
 def drop_table(catalog: CatalogContext, names: Sequence[str], *, purge: bool) -> bool:
-    """Drop a table; whether there was one.
+    """Drop a table, and delete all its files.
+
+    Args:
+        catalog: The catalog.
+        names: Name of the table.
+        purge: Whether the table may have been written to.
+
+    Returns:
+        Whether the table existed.
 
     Raises:
-        InvalidInput: ``purge`` is false, and somebody has written to the table: nothing brings its data back.
+        InvalidInput: ``purge`` is false, and the table has been written to.
         Conflict: The table has live writers or savepoints.
     """
     try:
-        table = _whole_table(catalog, names, "DROP TABLE")
+        table = _open_table(catalog, names, "DROP TABLE")
     except NotFound:
         return False
     if not purge:
@@ -319,16 +354,16 @@ def drop_table(catalog: CatalogContext, names: Sequence[str], *, purge: bool) ->
 def _check_empty(catalog: CatalogContext, names: Sequence[str], table: Table, statement: str) -> None:
     if table.state().has_had_lanes:
         raise InvalidInput(
-            f"{statement} {'.'.join((catalog.name, *names))}: deletes all of its data and history, for good",
-            hint="DROP TABLE ... PURGE does it, if no writer is live and the table has no savepoints",
+            f"{statement} {'.'.join((catalog.name, *names))}: this would delete all of its data and history",
+            hint="use DROP TABLE ... PURGE, if no writer is live and the table has no savepoints",
         )
 
 
-def _whole_table(catalog: CatalogContext, names: Sequence[str], what: str) -> Table:
+def _open_table(catalog: CatalogContext, names: Sequence[str], statement: str) -> Table:
     table, part = catalog.lake.resolve(names)
     if part:
         name = ".".join((catalog.name, *table))
-        raise InvalidInput(f"{what} {name}.{part}: it is a part of a table", hint=f"name the table: {name}")
+        raise InvalidInput(f"{statement} {name}.{part}: it is a part of a table", hint=f"name the table: {name}")
     return catalog.lake.table(table)
 
 
@@ -336,12 +371,13 @@ def create_namespace(catalog: CatalogContext, names: Sequence[str], properties: 
     """Create a namespace. Creating a table in a namespace creates the namespace, too.
 
     Raises:
-        InvalidInput: It has properties, or its name is not allowed.
+        InvalidInput: The statement sets properties, or the name is not allowed.
+        Conflict: The name is that of a table.
     """
-    given = sorted(set(properties) - {*_OF_SPARK})
-    if given:
+    unsupported = sorted(set(properties) - {*_SPARK_PROPERTIES})
+    if unsupported:
         raise InvalidInput(
-            f"CREATE NAMESPACE {'.'.join(names)}: a namespace is a folder, and has no {', '.join(given)}",
+            f"CREATE NAMESPACE {'.'.join(names)}: a namespace is a folder, and has no {', '.join(unsupported)}",
             hint="leave COMMENT, LOCATION and DBPROPERTIES out",
         )
     if catalog.lake.has_namespace(names):
@@ -352,11 +388,14 @@ def create_namespace(catalog: CatalogContext, names: Sequence[str], properties: 
 
 
 def drop_namespace(catalog: CatalogContext, names: Sequence[str], *, cascade: bool) -> bool:
-    """Drop an empty namespace; whether there was one.
+    """Drop an empty namespace.
+
+    Returns:
+        Whether the namespace existed.
 
     Raises:
-        InvalidInput: It has tables, and ``cascade`` asks to drop them with it. Without ``cascade`` it is Spark's
-            exception.
+        InvalidInput: The namespace is not empty, and ``cascade`` is true.
+        Py4JJavaError: The namespace is not empty, and ``cascade`` is false; this is Spark's own exception.
     """
     if not catalog.lake.has_namespace(names):
         return False

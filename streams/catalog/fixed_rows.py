@@ -1,4 +1,4 @@
-"""Rows that the driver has, as the state of a relation: they travel to a task, which gives them to Spark."""
+"""A relation whose rows are in the memory of the driver: they are sent to a task, which returns them to Spark."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, Re
 
 @dataclass(frozen=True)
 class FixedRows(PinnedPlanner):
-    """A state with these rows. All are read, whatever the filters are: Spark applies them.
+    """A planned relation with fixed rows. Spark applies all filters to them.
 
     Attributes:
-        name: For EXPLAIN.
+        name: Name of the relation in EXPLAIN.
         rows: The rows.
     """
 
@@ -30,7 +30,8 @@ class FixedRows(PinnedPlanner):
 
     def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         del filters, part
-        rows = self.rows.select(columns) if columns else self.rows  # without columns the number of rows would be lost
+        # A table without columns has no rows, so if no columns are needed, all are kept.
+        rows = self.rows.select(columns) if columns else self.rows
         return ReadPlan(f"weft {self.name}", (rows,), _batches, row_count=rows.num_rows, size_bytes=rows.nbytes)
 
 

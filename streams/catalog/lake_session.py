@@ -1,4 +1,4 @@
-"""``weft sql`` over a folder of tables: they are a catalog, which is the current one."""
+"""``weft sql`` over a folder of tables, which is the current catalog of the session."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from weft.streams.read.sql_query import SqlSession, spark_errors
 from weft.streams.spark.session import temporary_session
 
 CATALOG: Final = "weft"
-"""Name of the catalog, which queries need not give: ``shop.orders`` is ``weft.shop.orders``."""
+"""Name of the catalog. Queries may leave it out: ``shop.orders`` is ``weft.shop.orders``."""
 
-_HINT: Final = "SHOW NAMESPACES and SHOW TABLES IN a namespace list the tables"
+_HINT: Final = "list the tables with SHOW NAMESPACES and SHOW TABLES IN a namespace"
 
 
 def is_lake(location: TableLocation) -> bool:
@@ -30,7 +30,7 @@ def is_lake(location: TableLocation) -> bool:
 
 
 def note_on_empty(location: TableLocation) -> str | None:
-    """What to tell the user of a catalog with nothing in it: the location may be mistyped. None for others."""
+    """Return a note for an empty catalog, because its location may be mistyped; None for other catalogs."""
     if not Lake(location.uri, location.storage_options).is_empty():
         return None
     return f"there is nothing at {location.uri} yet: CREATE TABLE makes the first table"
@@ -50,5 +50,5 @@ def lake_session(settings: CommandSettings) -> Iterator[SqlSession]:
         with spark_errors(_HINT):
             register_catalog(spark, CATALOG, location.uri, storage_options=location.storage_options)
             spark.sql(f"USE {CATALOG}")
-        # Tables in namespaces of namespaces are found by queries, but not listed.
+        # Completion offers only tables of the first two levels; queries find deeper ones, too.
         yield SqlSession(spark, _HINT, lambda: [".".join(names) for names in lake.all_tables(depth=1)])

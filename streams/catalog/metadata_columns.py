@@ -1,12 +1,13 @@
-"""Metadata columns: what is known of a row besides its values. A query gets them by name, and not with `*`.
+"""Metadata columns: facts about a row besides its values. A query selects them by name; `*` does not include them.
 
     _present_<group>       boolean      whether the column group is present in the row
-    _arrival_<group>       bigint       arrival of what the row shows of the group; NULL where it is absent
-    _commit_time_<group>   timestamp    time of the commit with that arrival; NULL where the group is absent
+    _arrival_<group>       bigint       arrival of the event that the row shows; NULL where the group is absent
+    _commit_time_<group>   timestamp    time of the commit of that event; NULL where the group is absent
     _bucket                int          bucket of the key
 
-A view of Spark cannot have hidden columns. So a use of a table in a statement that names one of them, or that has the
-option ``metadata_columns``, becomes a table of its own: it is merged in tasks, which also join all references.
+A view of Spark cannot have hidden columns. So if a statement names a metadata column, or a read has the option
+``metadata_columns``, the table is not a view but a `MetadataTable`. Its rows are merged in tasks, which also join all
+references.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from weft.streams.read.relation.planner_interface import Part, PinnedPlanner, Re
 from weft.streams.read.relation.spark_scan import LiveTable, LiveView, PruningScanBuilder
 
 METADATA: Final = "metadata_columns"
-"""Option of a read without a statement: ``spark.read.option("metadata_columns", True).table(...)``."""
+"""Option of a DataFrame, which has no statement: ``spark.read.option("metadata_columns", True).table(...)``."""
 
 BUCKET: Final = "_bucket"
 _ARRIVAL: Final = "_arrival_"
 _COMMIT_TIME: Final = "_commit_time_"
-_NAMED: Final = re.compile(r"\b(_present_|_arrival_|_commit_time_|_bucket\b)", re.IGNORECASE)
+_NAMES: Final = re.compile(r"\b(_present_|_arrival_|_commit_time_|_bucket\b)", re.IGNORECASE)
 _STAMP_BITS: Final = 20  # an arrival is the stamp in milliseconds, and then the number of the lane (FORMAT.md)
 
 
 def names_metadata(statement: str) -> bool:
     """Whether a statement may name a metadata column."""
-    return _NAMED.search(statement) is not None
+    return _NAMES.search(statement) is not None
 
 
 def metadata_schema(schema: TableSchema) -> pa.Schema:
-    """The metadata columns of a table, without those whose name is already a column of the table."""
+    """Build the schema of the metadata columns of a table, without those whose name a column of the table has."""
     fields = [column.field for column in state_columns(schema).values()]
     fields += [pa.field(f"{_COMMIT_TIME}{group.name}", pa.timestamp("us", tz="UTC")) for group in schema.groups]
     fields.append(pa.field(BUCKET, pa.int32(), nullable=False))
@@ -57,7 +58,11 @@ def metadata_schema(schema: TableSchema) -> pa.Schema:
 
 @dataclass(frozen=True)
 class PinnedMetadata(PinnedPlanner):
-    """A state of a table with metadata columns."""
+    """A planned state of a table with metadata columns.
+
+    Attributes:
+        plain: The state without metadata columns.
+    """
 
     plain: PinnedSnapshot
 
@@ -68,7 +73,7 @@ class PinnedMetadata(PinnedPlanner):
 
     @property
     def hidden(self) -> pa.Schema:
-        """The metadata columns."""
+        """Schema of the metadata columns."""
         return metadata_schema(self.plain.snapshot.table_schema)
 
     def schema(self) -> StructType:
@@ -79,35 +84,35 @@ class PinnedMetadata(PinnedPlanner):
 
     def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
         hidden = self.hidden
-        wanted = [name for name in columns if name in hidden.names]
-        if not wanted:
+        metadata_names = [name for name in columns if name in hidden.names]
+        if not metadata_names:
             return self.plain.plan(columns, filters, part)
         schema = self.plain.snapshot.table_schema
-        read = [name for name in columns if name not in wanted]
-        for name in wanted:
+        inputs = [name for name in columns if name not in metadata_names]
+        for name in metadata_names:
             if name == BUCKET:
-                read += schema.key
+                inputs += schema.key
             else:
-                read.append(name.replace(_COMMIT_TIME, _ARRIVAL, 1) if name.startswith(_COMMIT_TIME) else name)
-        plan = self.plain.plan(tuple(dict.fromkeys(read)), filters, part)
-        # Spark's Parquet reader does not know these columns.
-        return replace(plan, parquet_files=None, read=functools.partial(_with_metadata, plan.read, schema, wanted))
+                inputs.append(name.replace(_COMMIT_TIME, _ARRIVAL, 1) if name.startswith(_COMMIT_TIME) else name)
+        plan = self.plain.plan(tuple(dict.fromkeys(inputs)), filters, part)
+        read = functools.partial(_read_with_metadata, plan.read, schema, metadata_names)
+        return replace(plan, parquet_files=None, read=read)  # the files lack these columns
 
 
-def _with_metadata(
-    read: Callable[[Any], Iterator[pa.RecordBatch]], schema: TableSchema, wanted: Sequence[str], task: Any
+def _read_with_metadata(
+    read: Callable[[Any], Iterator[pa.RecordBatch]], schema: TableSchema, metadata_names: Sequence[str], task: Any
 ) -> Iterator[pa.RecordBatch]:
     for batch in read(task):
-        made = batch
-        for name in wanted:
+        result = batch
+        for name in metadata_names:
             if name == BUCKET:
-                made = made.append_column(name, bucket_numbers(schema, pa.Table.from_batches([batch])).cast(pa.int32()))
+                buckets = bucket_numbers(schema, pa.Table.from_batches([batch]))
+                result = result.append_column(name, buckets.cast(pa.int32()))
             elif name.startswith(_COMMIT_TIME):
                 stamps = pc.shift_right(batch.column(name.replace(_COMMIT_TIME, _ARRIVAL, 1)), _STAMP_BITS)
-                made = made.append_column(
-                    name, stamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", "UTC"))
-                )
-        yield made
+                times = stamps.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", "UTC"))
+                result = result.append_column(name, times)
+        yield result
 
 
 class MetadataTable(
@@ -118,18 +123,18 @@ class MetadataTable(
     ),
     answers={"canRenameConflictingMetadataColumns": True},
 ):
-    """A table with metadata columns (`SupportsMetadataColumns`)."""
+    """A table with metadata columns (Spark's `SupportsMetadataColumns`)."""
 
     def __init__(self, view: LiveView, state: PinnedMetadata) -> None:
-        """Take the columns of the query's state."""
+        """Take the columns of the state that the query reads."""
         super().__init__(view, state.plain.schema(), Part.WHOLE)
-        self._all = state.schema()
+        self._all_columns = state.schema()
 
     def newScanBuilder(self, _options: Any) -> PruningScanBuilder:  # noqa: N802
-        return PruningScanBuilder(self._view, self._all, self._part, self._view.pins.current())
+        return PruningScanBuilder(self._view, self._all_columns, self._part, self._view.pins.current())
 
     def metadataColumns(self) -> Any:  # noqa: N802
-        hidden = self._all.fields[len(self._schema.fields) :]
+        hidden = self._all_columns.fields[len(self._schema.fields) :]
         columns = [HiddenColumn(self.jvm, StructType([field])) for field in hidden]
         return self.jvm.array(self.jvm.MetadataColumn, columns)
 
@@ -139,10 +144,10 @@ class HiddenColumn(
     java=("org.apache.spark.sql.connector.catalog.MetadataColumn",),
     answers={"comment": None, "transform": None, "metadataInJSON": None},
 ):
-    """A metadata column."""
+    """A metadata column (Spark's `MetadataColumn`)."""
 
     def __init__(self, jvm: Jvm, column: StructType) -> None:
-        """Take the column as the only one of a struct."""
+        """Take the column, which is the only field of a struct."""
         super().__init__(jvm, f"weft metadata column {column.simpleString()}")
         self._column = column
 

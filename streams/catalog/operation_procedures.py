@@ -1,7 +1,8 @@
-"""Procedures that run one operation of a table: made from the declarations in `weft.storage.operations`."""
+"""Procedures that run one operation of a table, generated from the declarations in `weft.storage.operations`."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,30 +21,26 @@ from weft.streams.read.sql_query import short_message
 from weft.streams.spark.run_tasks import spark_executor
 
 
-def procedure_of(operation: Operation[Any, Any]) -> Procedure:
-    """The procedure of an operation."""
+def build_procedure(operation: Operation[Any, Any]) -> Procedure:
+    """Build the procedure of an operation."""
     fields = {name: (info, face) for name, (info, face) in operation.fields().items() if face.procedure}
     first = [_parameter(name, info, face) for name, (info, face) in fields.items() if not face.last]
     last = [_parameter(name, info, face) for name, (info, face) in fields.items() if face.last]
-    flags = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
-    also = [_flag(name) for name, exists in flags.items() if exists]
+    has_flag = {"confirm": operation.question is not None, "on_cluster": operation.on_cluster}
+    flags = [Parameter(name, "boolean", required=False, default=False) for name, exists in has_flag.items() if exists]
 
     def call(session: Session, table: str, **arguments: Any) -> Iterable[Row]:
         return _run(operation, session, table, arguments)
 
-    about = [f"``{name}``: {info.description}" for name, (info, _) in fields.items()]
+    descriptions = [f"``{name}``: {info.description}" for name, (info, _) in fields.items()]
     return Procedure(
         name=operation.name,
-        comment="\n\n".join([operation.summary, *about]),
-        parameters=(Parameter("table", "string", required=True, default=None), *first, *also, *last),
+        comment="\n\n".join([operation.summary, *descriptions]),
+        parameters=(Parameter("table", "string", required=True, default=None), *first, *flags, *last),
         columns=operation.column_types,
         function=call,
         reads=operation.reads_only,
     )
-
-
-def _flag(name: str) -> Parameter:
-    return Parameter(name, "boolean", required=False, default=False)
 
 
 def _parameter(name: str, info: FieldInfo, face: Face) -> Parameter:
@@ -56,15 +53,11 @@ def _parameter(name: str, info: FieldInfo, face: Face) -> Parameter:
 def _run(operation: Operation[Any, Any], session: Session, name: str, arguments: Mapping[str, Any]) -> Iterable[Row]:
     values = {key: value for key, value in arguments.items() if key in operation.fields() and value is not None}
     request = parse_fields(operation.request, values, {})
-    if operation.opens:
-        table = open_table(session, name)
-    else:
-        location = session.locate(name)
-        table = open_table_unchecked(location.uri, location.storage_options)
 
     def keys(query: Any, table: Table) -> Any:
         return _select_keys(session, query, table)
 
+    @functools.cache  # so that it is analysed once, before the confirmation is checked
     def function(column: str, expression: str, kind: Any) -> SqlFunction:
         return SqlFunction(session.spark, column, expression, kind)
 
@@ -75,6 +68,12 @@ def _run(operation: Operation[Any, Any], session: Session, name: str, arguments:
         keys=keys,
         function=function,
     )
+    operation.check(request, context)
+    if operation.opens:
+        table = open_table(session, name)
+    else:
+        location = session.locate(name)
+        table = open_table_unchecked(location.uri, location.storage_options)
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         check_confirmed(operation.question(request, name), confirm=arguments.get("confirm", False))

@@ -1,9 +1,8 @@
-"""What a procedure of the catalog is. `weft.streams.catalog.procedure_table` lists all.
+"""Procedures of the catalog. `weft.streams.catalog.procedure_table` lists all of them.
 
-A procedure is one function, which calls what `weft.Table` and the command line use. It returns one row (a mapping) or
-several, with the columns that it is declared with.
+A procedure is a function with declared parameters and result columns. It returns one row (a mapping) or several rows.
 
-A procedure whose effect cannot be undone does nothing without ``confirm => true``, as its command asks first.
+A procedure whose effect cannot be undone refuses to run without ``confirm => true``; its command asks instead.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ SQL_TYPES: Final[Mapping[Any, str]] = {
     dict: "map<string,string>",
     list: "string",
 }
-"""SQL types of parameters by the types that a procedure takes; a list is names, separated by commas."""
+"""SQL types of parameters, by the Python types of their values. A list is a text of names separated by commas."""
 
 
 class Session(Protocol):
-    """What procedures need of a catalog."""
+    """The part of a catalog that procedures use."""
 
     @property
     def spark(self) -> SparkSession:
-        """The session."""
+        """The Spark session."""
 
     def locate(self, table: str) -> TableLocation:
-        """The location of a table by its name in the catalog, ``shop.orders_wide``.
+        """Return the location of a table by its name in the catalog, ``shop.orders_wide``.
 
         Raises:
-            InvalidInput: The text is not a name.
+            InvalidInput: The text is not a name, or names a part of a table.
+            NotFound: The table does not exist.
         """
 
 
@@ -55,9 +55,9 @@ class Parameter:
 
     Attributes:
         name: Its name.
-        type: Spark SQL type name.
-        required: Whether it has no default.
-        default: The value if it is not given.
+        type: Name of its type in Spark SQL.
+        required: Whether a call must pass it.
+        default: The value if a call does not pass it.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Procedure:
 
     Attributes:
         name: Its name in ``system``.
-        comment: What it does.
+        comment: Description for users.
         parameters: Its parameters, in the order of positional arguments.
-        columns: Columns of the result: name to Spark SQL type name.
-        function: Takes a session and the arguments by name.
-        reads: Whether it only reads, so that those may call it who may change nothing.
+        columns: Columns of the result: types in Spark SQL by name.
+        function: Takes a session, and the arguments by name.
+        reads: Whether it only reads; read-only sessions may call it.
     """
 
     name: str
@@ -96,24 +96,24 @@ class Procedure:
 
         Args:
             session: The catalog that calls it.
-            arguments: Values by name. A missing parameter has its default.
+            arguments: Values by name. A missing argument has its default.
 
         Returns:
-            A table with the columns `result`.
+            A table with the schema `result`.
 
         Raises:
-            InvalidInput: An argument is missing, unknown or NULL without reason, or has a wrong value.
+            InvalidInput: An argument is unknown, or has a wrong value; or a required one is missing or NULL.
             TableError: The procedure failed; see the method of `weft.Table`.
         """
-        known = {parameter.name: parameter for parameter in self.parameters}
+        names = {parameter.name for parameter in self.parameters}
         for name in arguments:
-            if name not in known:
+            if name not in names:
                 raise InvalidInput(f"{self.name}: there is no parameter {name!r}", hint=f"parameters: {self.form}")
         for parameter in self.parameters:
-            needed = parameter.required or parameter.default is not None
-            if arguments.get(parameter.name, parameter.default) is None and needed:
-                missing = "is missing" if parameter.name not in arguments else "is NULL"
-                raise InvalidInput(f"{self.name}: {parameter.name} {missing}", hint=f"parameters: {self.form}")
+            needs_value = parameter.required or parameter.default is not None
+            if arguments.get(parameter.name, parameter.default) is None and needs_value:
+                problem = "is missing" if parameter.name not in arguments else "is NULL"
+                raise InvalidInput(f"{self.name}: {parameter.name} {problem}", hint=f"parameters: {self.form}")
         rows = self.function(session, **arguments)
         return pa.Table.from_pylist([rows] if isinstance(rows, Mapping) else list(rows), self.result)
 
@@ -121,8 +121,8 @@ class Procedure:
     def form(self) -> str:
         """The parameters as text, for messages: ``table string, retain string = '24 hours'``."""
         return ", ".join(
-            f"{each.name} {each.type}" + ("" if each.required else f" = {json.dumps(each.default)}")
-            for each in self.parameters
+            f"{parameter.name} {parameter.type}" + ("" if parameter.required else f" = {json.dumps(parameter.default)}")
+            for parameter in self.parameters
         )
 
 
@@ -137,10 +137,10 @@ def open_table(session: Session, table: str) -> Table:
 
 
 def check_confirmed(question: str, *, confirm: bool) -> None:
-    """Refuse what cannot be undone and is not confirmed.
+    """Check that an operation that cannot be undone is confirmed.
 
     Raises:
-        InvalidInput: It is not confirmed. The message has the question.
+        InvalidInput: ``confirm`` is false. The message contains the question.
     """
     if not confirm:
         raise InvalidInput(f"{question} It is not confirmed", hint="add confirm => true")

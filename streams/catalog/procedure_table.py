@@ -6,20 +6,22 @@ from typing import Final
 
 from weft.storage.errors import NotFound
 from weft.storage.operations.all_operations import OPERATIONS
-from weft.streams.catalog.operation_procedures import procedure_of
+from weft.streams.catalog.operation_procedures import build_procedure
 from weft.streams.catalog.procedure import Procedure
 
-PROCEDURES: Final = {each.name: procedure_of(each) for each in OPERATIONS.values() if each.procedure}
+PROCEDURES: Final = {
+    operation.name: build_procedure(operation) for operation in OPERATIONS.values() if operation.procedure
+}
 """All procedures by name."""
 
 
 def find_procedure(name: str) -> Procedure:
-    """The procedure of a name, whatever its case.
+    """Find a procedure by its name, in any case.
 
     Raises:
-        NotFound: There is none; the hint lists all.
+        NotFound: The procedure does not exist; the hint lists all procedures.
     """
-    found = PROCEDURES.get(name.lower())
-    if found is None:
+    procedure = PROCEDURES.get(name.lower())
+    if procedure is None:
         raise NotFound(f"there is no procedure {name!r}", hint=f"procedures: {', '.join(sorted(PROCEDURES))}")
-    return found
+    return procedure

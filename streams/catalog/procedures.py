@@ -1,6 +1,4 @@
-"""CALL weft.system.<name>(...): procedures as Spark calls them; `weft.streams.catalog.procedure_table` has what they
-do.
-"""
+"""CALL weft.system.<name>(...): the objects by which Spark calls `weft.streams.catalog.procedure_table`."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def procedure_names() -> list[str]:
 
 
 def load_procedure(catalog: CatalogContext, name: str) -> SparkProcedure | MissingProcedure:
-    """A procedure, for Spark an `UnboundProcedure`; a `MissingProcedure` if there is no such procedure."""
+    """Load a procedure as Spark's `UnboundProcedure`; a `MissingProcedure` if it does not exist."""
     try:
         return SparkProcedure(catalog, find_procedure(name))
     except NotFound as error:
@@ -38,7 +36,7 @@ def load_procedure(catalog: CatalogContext, name: str) -> SparkProcedure | Missi
 
 
 class _Session:
-    """The catalog as procedures see it."""
+    """The part of a catalog that procedures use, see `weft.streams.catalog.procedure.Session`."""
 
     def __init__(self, catalog: CatalogContext) -> None:
         self._catalog = catalog
@@ -51,14 +49,14 @@ class _Session:
         names = self._catalog.jvm.parse_name(table)
         if names[0] == self._catalog.name:
             names = names[1:]
-        lake, shown = self._catalog.lake, ".".join((self._catalog.name, *names))
-        if not lake.has_table_folder(names):  # it is not opened: verify is for tables that cannot be
+        lake, full_name = self._catalog.lake, ".".join((self._catalog.name, *names))
+        if not lake.has_table_folder(names):  # not opened here, because verify also reads damaged tables
             if names and lake.has_table_folder(names[:-1]):
-                whole = ".".join((self._catalog.name, *names[:-1]))
-                raise InvalidInput(f"{shown} is a part of a table", hint=f"name the table: {whole}")
+                table_name = ".".join((self._catalog.name, *names[:-1]))
+                raise InvalidInput(f"{full_name} is a part of a table", hint=f"name the table: {table_name}")
             raise NotFound(
-                f"there is no table {shown}",
-                hint=f"SHOW NAMESPACES IN {self._catalog.name} and SHOW TABLES IN a namespace list what there is",
+                f"there is no table {full_name}",
+                hint=f"list the tables with SHOW NAMESPACES IN {self._catalog.name} and SHOW TABLES IN a namespace",
             )
         return TableLocation(lake.location(names), lake.storage_options)
 
@@ -71,7 +69,7 @@ class SparkProcedure(
     ),
     answers={"isDeterministic": False},
 ):
-    """A procedure that is called with the parameters that it declares."""
+    """A procedure as Spark calls it."""
 
     jvm: CatalogJvm
 
@@ -90,20 +88,23 @@ class SparkProcedure(
 
     def parameters(self) -> Any:
         return self.jvm.procedure_parameters(
-            [(each.name, each.type, None if each.required else _sql(each)) for each in self._procedure.parameters]
+            [
+                (parameter.name, parameter.type, None if parameter.required else _default_sql(parameter))
+                for parameter in self._procedure.parameters
+            ]
         )
 
     def call(self, row: Any) -> Any:
-        given = {
-            parameter.name: _value(row, place, parameter.type)
-            for place, parameter in enumerate(self._procedure.parameters)
+        arguments = {
+            parameter.name: _value(row, index, parameter.type)
+            for index, parameter in enumerate(self._procedure.parameters)
         }
-        result = self._procedure.call(_Session(self._catalog), given)
+        result = self._procedure.call(_Session(self._catalog), arguments)
         return self.jvm.iterator([ResultScan(self.jvm, result)])
 
 
 class MissingProcedure(Callback, java=("org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure",)):
-    """A name that is no procedure. Spark hides the errors of the lookup, but not those of `bind`."""
+    """A procedure that does not exist. It raises the error in `bind`, because Spark hides errors of the lookup."""
 
     jvm: CatalogJvm
 
@@ -142,30 +143,30 @@ class ResultScan(WithoutMetrics, java=("org.apache.spark.sql.connector.read.Loca
     toMicroBatchStream = toContinuousStream = toBatch  # noqa: N815
 
 
-def _sql(parameter: Parameter) -> str:
-    """The default of a parameter as SQL."""
+def _default_sql(parameter: Parameter) -> str:
+    """Format the default of a parameter as SQL."""
     value = parameter.default
     if isinstance(value, str):
         return "'" + value.replace("'", "\\'") + "'"
     return "NULL" if value is None else json.dumps(value)
 
 
-def _value(row: Any, place: int, kind: str) -> Any:
-    """An argument out of an `InternalRow`."""
-    if row.isNullAt(place):
+def _value(row: Any, index: int, kind: str) -> Any:
+    """Convert an argument from an `InternalRow`."""
+    if row.isNullAt(index):
         return None
     match kind:
         case "string":
-            return row.getUTF8String(place).toString()
+            return row.getUTF8String(index).toString()
         case "bigint":
-            return row.getLong(place)
+            return row.getLong(index)
         case "double":
-            return row.getDouble(place)
+            return row.getDouble(index)
         case "boolean":
-            return row.getBoolean(place)
-    found = row.getMap(place)
-    keys, values = found.keyArray(), found.valueArray()
+            return row.getBoolean(index)
+    map_data = row.getMap(index)
+    keys, values = map_data.keyArray(), map_data.valueArray()
     return {
-        keys.getUTF8String(each).toString(): values.getUTF8String(each).toString()
-        for each in range(found.numElements())
+        keys.getUTF8String(number).toString(): values.getUTF8String(number).toString()
+        for number in range(map_data.numElements())
     }

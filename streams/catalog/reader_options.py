@@ -1,8 +1,8 @@
 """Refuses unknown options of ``spark.read.option(...).table("weft.shop.orders_wide")``, and of ``spark.readStream``.
 
-Spark passes on only options that the catalog knows, and drops the others, so a misspelt option would change nothing
-without a word. A statement has its text (`weft.streams.catalog.statement_options`); for a DataFrame this module looks
-at the reader in PySpark, before Spark does.
+Spark passes on only options that the catalog knows, and drops the others, so a misspelt option would be ignored without
+an error. The options of a statement are read from its text (`weft.streams.catalog.statement_options`). For a DataFrame,
+this module checks the options of PySpark's reader before Spark uses them.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from weft.streams.spark.patch_method import patch_method
 _MARK: Final = "weft_options"
 
 
-def check_readers(known: Collection[str]) -> None:
-    """Make readers refuse unknown options for the tables of catalogs; a second call does nothing.
+def check_readers(allowed: Collection[str]) -> None:
+    """Make readers refuse unknown options for tables of catalogs. A second call does nothing.
 
     Args:
-        known: Names of the options that there are.
+        allowed: Names of all options.
     """
 
     def check(plain: Any, reader: DataFrameReader | DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
-        _check(reader, tableName, known)
+        _check(reader, tableName, allowed)
         return plain(reader, tableName)
 
     for kind in (DataFrameReader, DataStreamReader):
         patch_method(kind, "table", _MARK, check)
 
 
-def _check(reader: DataFrameReader | DataStreamReader, table: str, known: Collection[str]) -> None:
+def _check(reader: DataFrameReader | DataStreamReader, table: str, allowed: Collection[str]) -> None:
     """Check the options of a reader.
 
     Raises:
-        InvalidInput: One is unknown, and the table is one of a catalog.
+        InvalidInput: An option is unknown, and the table is in a catalog of weft.
     """
     spark = reader._spark  # noqa: SLF001 - PySpark has no public form
     lakes = registered_lakes(spark)
     if not lakes:
         return
-    given = [name for option in CatalogJvm.reader_options(reader) if (name := option.lower()) != MARK]
-    if set(given) <= set(known):
+    names = [name for option in CatalogJvm.reader_options(reader) if (name := option.lower()) != MARK]
+    if set(names) <= set(allowed):
         return
     jvm = CatalogJvm.connect(spark)
-    place = jvm.find_catalog(lakes, jvm.parse_name(table))
-    if place is not None and _has(lakes[place[0]], place[1]):
-        check_names(given, known)
+    location = jvm.find_catalog(lakes, jvm.parse_name(table))
+    if location is not None and _has_table(lakes[location[0]], location[1]):
+        check_names(names, allowed)
 
 
-def _has(lake: Lake, names: Names) -> bool:
+def _has_table(lake: Lake, names: Names) -> bool:
     try:
         lake.resolve(names)
     except NotFound:

@@ -1,7 +1,8 @@
 """Registers folders of tables as catalogs of Spark sessions.
 
-A session made by `newSession`, and the clone in which a streaming query runs, have catalogs of their own in Spark. So
-the first registration makes PySpark's sessions register the catalogs of their application when Python meets them.
+A session made by `newSession`, and the cloned session of a streaming query, have separate catalogs in Spark. So the
+first registration patches PySpark: each later session registers the catalogs of its application when Python creates an
+object for it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from weft.storage.errors import InvalidInput
 from weft.storage.foreign_text import parse_json
 from weft.streams.catalog.catalog_jvm import CatalogJvm
-from weft.streams.catalog.changes import changes_arguments
+from weft.streams.catalog.changes import parse_arguments
 from weft.streams.catalog.lake import Lake
 from weft.streams.catalog.lake_catalog import READ_OPTIONS, LakeCatalog, register_lake
 from weft.streams.catalog.reader_options import check_readers
@@ -32,18 +33,18 @@ from weft.streams.read.table_source import register as register_format
 from weft.streams.spark.patch_method import patch_method
 
 SETTING: Final = "spark.weft.catalog."
-"""With the name of a catalog its root; with ``.storage_options`` after the name a JSON object."""
+"""Prefix of settings: with the name of a catalog for its root; with ``.storage_options`` after it for a JSON object."""
 CHANGES: Final = "weft_changes"
 
 _RESERVED: Final = {"spark_catalog", "system", "session"}
-_FOLLOWS: Final = "weft_catalogs"
+_MARK: Final = "weft_catalogs"
 
 _catalogs: weakref.WeakValueDictionary[tuple[str, str], LakeCatalog] = weakref.WeakValueDictionary()
-"""The catalogs by the id of their session and their name. Spark's objects keep them alive."""
+"""The catalogs, by the id of their session and their name. Objects of Spark keep them alive."""
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("weft")`` (`weft.streams.read.table_source`) and the catalogs of the settings in a session.
+    """Register ``format("weft")``, and the catalogs that settings of the session name.
 
     Raises:
         InvalidInput: See `register_configured`.
@@ -55,11 +56,13 @@ def register(spark: SparkSession) -> None:
 def register_catalog(
     spark: SparkSession, name: str, root: str | Path, *, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Make the tables in a folder known as ``<name>.<namespace>.<table>``, also to later sessions of the application.
+    """Register a folder of tables as a catalog, also for later sessions of the application.
+
+    A table has the name ``<name>.<namespace>.<table>``.
 
     Args:
         spark: The session.
-        name: A plain identifier. A catalog of that name is replaced.
+        name: A plain identifier. A catalog of the same name is replaced.
         root: A local folder, or the URL of an object store.
         storage_options: Options of the fsspec file system.
 
@@ -71,7 +74,7 @@ def register_catalog(
 
 
 def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
-    """`register_catalog` for a lake.
+    """Do what `register_catalog` does, with a `Lake`.
 
     Raises:
         InvalidInput: See `register_catalog`.
@@ -86,42 +89,43 @@ def register_catalog_of(spark: SparkSession, name: str, lake: Lake) -> None:
     except UnsupportedSessionError as error:
         raise InvalidInput(
             f"catalog {name!r} cannot be registered: {error}",
-            hint="the catalog needs a classic session of Spark 4.3; weft.snapshot reads a table without it",
+            hint="use a classic session of Spark 4.3; weft.snapshot reads a table in other sessions",
         ) from error
     registered_lakes(spark)[name] = lake
     route_streams()
     check_readers(READ_OPTIONS)
-    patch_method(SparkSession, "__init__", _FOLLOWS, _follow)
+    patch_method(SparkSession, "__init__", _MARK, _create_session)
     mark_streams()
     mark_tables()
 
 
 def register_configured(spark: SparkSession) -> list[str]:
-    """Register the catalogs that the settings of a session name; see `SETTING`.
+    """Register the catalogs that settings of a session name; see `SETTING`.
 
     Returns:
-        Their names.
+        The names of the catalogs.
 
     Raises:
         InvalidInput: See `register_catalog`; or the storage options are not a JSON object.
     """
-    given = {key.removeprefix(SETTING): value for key, value in spark.conf.getAll.items() if key.startswith(SETTING)}
-    names = sorted(key for key in given if "." not in key)
+    settings = {key.removeprefix(SETTING): value for key, value in spark.conf.getAll.items() if key.startswith(SETTING)}
+    names = sorted(key for key in settings if "." not in key)
     for name in names:
-        register_catalog(spark, name, given[name], storage_options=_options(name, given.get(f"{name}.storage_options")))
+        options = _parse_options(name, settings.get(f"{name}.storage_options"))
+        register_catalog(spark, name, settings[name], storage_options=options)
     return names
 
 
-def _options(name: str, given: str | None) -> dict[str, Any]:
+def _parse_options(name: str, text: str | None) -> dict[str, Any]:
     try:
-        found = parse_json(given or "{}")
+        options = parse_json(text or "{}")
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        options = None
+    if not isinstance(options, dict):
         raise InvalidInput(
             f"{SETTING}{name}.storage_options is not a JSON object", hint="give the options of the fsspec file system"
         )
-    return found
+    return options
 
 
 def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
@@ -132,26 +136,27 @@ def _register(jvm: CatalogJvm, lakes: Mapping[str, Lake]) -> None:
 
 
 def _changes(jvm: CatalogJvm, arguments: Any) -> Any:
-    """The table function ``weft_changes``: a logical plan for its arguments, a `Seq[Expression]`."""
-    text, options = changes_arguments(jvm.literals(arguments))
+    """The table function ``weft_changes``: it returns a logical plan for its arguments, a `Seq[Expression]`."""
+    text, options = parse_arguments(jvm.literals(arguments))
     names = jvm.parse_name(text)
     session = jvm.session_id()
-    known = {name: catalog for (of, name), catalog in _catalogs.items() if of == session}
-    place = jvm.find_catalog(known, names)
-    # Outside of these catalogs the name of the catalog may be left out if there is only one.
-    if place is None and len(known) == 1:
-        place = next(iter(known)), names
-    if place is None:
+    catalogs = {name: catalog for (session_id, name), catalog in _catalogs.items() if session_id == session}
+    location = jvm.find_catalog(catalogs, names)
+    # If another catalog is current, the name of the only catalog of weft may still be left out.
+    if location is None and len(catalogs) == 1:
+        location = next(iter(catalogs)), names
+    if location is None:
         raise InvalidInput(
             f"{'.'.join(names)}: there are several catalogs",
-            hint=f"begin the name with that of a catalog: {', '.join(sorted(known))}",
+            hint=f"begin the name with the name of a catalog: {', '.join(sorted(catalogs))}",
         )
-    return known[place[0]].changes(place[1], options)
+    catalog, table = location
+    return catalogs[catalog].changes(table, options)
 
 
-def _follow(plain: Callable[..., None], session: SparkSession, *arguments: Any, **named: Any) -> None:
-    """Make a session, and register the catalogs of its application in it."""
-    plain(session, *arguments, **named)
+def _create_session(plain: Callable[..., None], session: SparkSession, *arguments: Any, **options: Any) -> None:
+    """Create a session, and register the catalogs of its application in it."""
+    plain(session, *arguments, **options)
     lakes = registered_lakes(session)
     if not lakes:
         return

@@ -1,12 +1,12 @@
-"""What a query reads: the relation of a name, with the options of its use.
+"""Relations: what queries read for a name in the catalog, with the options of the query.
 
-A use of a table in a query is resolved in two steps:
+A name in a query is resolved in two steps:
 
     LakeCatalog.loadTable      a view whose text is SELECT * FROM weft_catalog_<name>('shop/orders?as_of=...')
     Relations.relation         the plan over a `LiveView`, as for a view of `weft.create_view`
 
-The text names the relation completely, so the same use always finds the same `LiveView`. Spark compares plans by it:
-`CACHE TABLE` finds cached data, and all uses in one query share one snapshot.
+The text of the view has the name and all options, so equal reads always get the same `LiveView`. Spark compares plans
+by it: queries find the data of `CACHE TABLE`, and all reads of a table in one query share one snapshot.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from weft.streams.read.relation.planner_interface import PinnedPlanner, Planner
 from weft.streams.read.relation.spark_scan import LiveView
 from weft.streams.read.view import table_planner
 
-KEPT: Final = 256
-"""Relations that are remembered. Without a limit, each time of a query AS OF a time would be."""
+_MAX_CACHED: Final = 256
+"""Maximum number of relations in a cache. Queries AS OF many different times would fill it without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +57,21 @@ class Reading:
 
     @classmethod
     def parse(cls, text: str) -> Reading:
-        """The inverse of `str`."""
-        where, _, given = text.partition("?")
-        path, _, part = where.partition("#")
-        names = tuple(unquote(name) for name in path.split("/"))
-        return cls(names, unquote(part), tuple(parse_qsl(given, keep_blank_values=True)))
+        """Parse the text that `str` returns."""
+        name, _, options = text.partition("?")
+        path, _, part = name.partition("#")
+        names = tuple(unquote(folder) for folder in path.split("/"))
+        return cls(names, unquote(part), tuple(parse_qsl(options, keep_blank_values=True)))
 
     def __str__(self) -> str:
         path = "/".join(quote(name, safe="") for name in self.names)
         part = f"#{quote(self.part, safe='')}" if self.part else ""
-        given = f"?{urlencode(self.options)}" if self.options else ""
-        return f"{path}{part}{given}"
+        options = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{path}{part}{options}"
 
 
 class Relations:
-    """The relations of one catalog in one session."""
+    """The relations of one catalog in one session; safe for several threads."""
 
     def __init__(self, jvm: CatalogJvm, name: str, lake: Lake) -> None:
         self.jvm = jvm
@@ -83,43 +83,43 @@ class Relations:
 
     @property
     def function(self) -> str:
-        """Name of the table function."""
+        """Name of the table function that texts of views call."""
         return f"weft_catalog_{self._name.lower()}"
 
     def relation(self, arguments: Any) -> Any:
-        """The table function: a logical plan over the relation that the argument, a `Seq[Expression]`, names."""
+        """The table function: it returns a logical plan for its argument, a `Seq[Expression]` with a `Reading`."""
         [text] = self.jvm.literals(arguments)
         return self.view(Reading.parse(str(text))).newest_relation()
 
     def table(self, catalog: Any, reading: Reading, names: Names) -> Any:
-        """What Spark expands in the query that is analysed on this thread, a `V1Table`.
+        """Return the `V1Table` that Spark expands in the query that is analysed on this thread.
 
-        Its columns are those of the query's state. It is made anew only if they changed.
+        Its columns are those of the state that the query reads. It is cached until they change.
 
         Args:
             catalog: The catalog.
-            reading: What is read.
+            reading: The relation.
             names: The name in the query, by which the query also qualifies columns.
         """
         schema = self.view(reading).output_schema()
         with self._lock:
-            known = self._tables.get((reading, names))
-        if known is not None and known[0] == schema:
-            return known[1]
+            cached = self._tables.get((reading, names))
+        if cached is not None and cached[0] == schema:
+            return cached[1]
         # Spark asserts that a table with a catalog has a database.
-        shown = (self._name, *names) if len(names) == 1 else names
+        qualified = (self._name, *names) if len(names) == 1 else names
         query = f"SELECT * FROM `{self.function}`('{reading}')"  # noqa: S608 - the text is percent-encoded
-        made = self.jvm.view_as_table(catalog, shown, schema, query, self.function)
+        table = self.jvm.view_as_table(catalog, qualified, schema, query, self.function)
         with self._lock:
-            self._tables[reading, names] = (schema, made)
-            _shorten(self._tables)
-        return made
+            self._tables[reading, names] = (schema, table)
+            _evict_oldest(self._tables)
+        return table
 
     def metadata_table(self, reading: Reading) -> MetadataTable:
-        """The relation with metadata columns, a `Table` that Spark reads itself.
+        """Return the `Table` of a relation with metadata columns. Spark scans it, instead of expanding a view.
 
         Raises:
-            InvalidInput: It is a system table.
+            InvalidInput: The relation is a system table.
         """
         if reading.part:
             raise InvalidInput(f"{reading.part}: a system table has no metadata columns", hint="read the table itself")
@@ -128,33 +128,30 @@ class Relations:
         assert isinstance(state, PinnedMetadata), "the relation has this planner"
         return MetadataTable(view, state)
 
-    def changelog(self, names: Names, given: ChangesRange) -> TableChangelog:
-        """The changes of a table for a CHANGES clause.
+    def changelog(self, names: Names, bounds: ChangesRange) -> TableChangelog:
+        """Return the changes of a table for a CHANGES clause.
 
         Raises:
             InvalidInput: See `range_options`.
         """
         created_at_ms = self._snapshot(Reading(names)).table_log.created_at_ms()
-        reading = Reading.of(names, CHANGELOG, range_options(given, created_at_ms))
+        reading = Reading.of(names, CHANGELOG, range_options(bounds, created_at_ms))
         return TableChangelog(self.view(reading), f"{self._name} {reading}")
 
     def view(self, reading: Reading) -> LiveView:
-        """The live view of a relation; another one after the table was opened again."""
+        """Return the live view of a relation. It is cached until the table is opened again."""
         table = self._lake.table(reading.names)
         with self._lock:
-            known = self._views.pop(reading, None)
-            if known is not None and known[0] is table:
-                self._views[reading] = known  # the last one used
-                return known[1]
-        made = table, self._new_view(reading, table)
-        with self._lock:
-            known = self._views.setdefault(reading, made)
-            _shorten(self._views)
-        return known[1]
-
-    def _new_view(self, reading: Reading, table: Table) -> LiveView:
+            cached = self._views.pop(reading, None)
+            if cached is not None and cached[0] is table:
+                self._views[reading] = cached  # moves it to the end, as the last one used
+                return cached[1]
         name = ".".join((self._name, *reading.names, *filter(None, [reading.part])))
-        return LiveView(self.jvm, name, self._planner(reading, table))
+        new = table, LiveView(self.jvm, name, self._planner(reading, table))
+        with self._lock:
+            cached = self._views.setdefault(reading, new)
+            _evict_oldest(self._views)
+        return cached[1]
 
     def _planner(self, reading: Reading, table: Table) -> Planner:
         options = dict(reading.options)
@@ -175,7 +172,7 @@ class Relations:
         return PinnedChanges.between(earlier, later, before=False)
 
     def _snapshot(self, reading: Reading) -> Snapshot:
-        """The snapshot that the query on this thread reads of a table."""
+        """Return the snapshot of a table that the query on this thread reads."""
         return self._state(reading).snapshot
 
     def _state(self, reading: Reading) -> PinnedSnapshot:
@@ -184,7 +181,6 @@ class Relations:
         return state
 
 
-def _shorten(known: dict[Any, Any]) -> None:
-    """Remove the oldest entries of what is remembered."""
-    while len(known) > KEPT:
-        del known[next(iter(known))]
+def _evict_oldest(cache: dict[Any, Any]) -> None:
+    while len(cache) > _MAX_CACHED:
+        del cache[next(iter(cache))]

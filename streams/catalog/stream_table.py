@@ -1,7 +1,7 @@
 """Streams of changes by name: `spark.readStream.table("weft.shop.orders_wide")`, `SELECT ... FROM STREAM ...`.
 
-The stream is that of ``spark.readStream.format("weft")``, with its options; it begins at ``earliest`` if no option says
-where.
+The stream and its options are those of ``spark.readStream.format("weft")``. Without the option ``starting`` it begins
+at ``earliest``.
 """
 
 from __future__ import annotations
@@ -21,42 +21,45 @@ from weft.streams.read.table_source import register
 from weft.streams.spark.patch_method import patch_method
 
 STREAM_OPTIONS: Final = (MARK, "starting", "max_commits_per_trigger", "columns", "before")
-_MARKED: Final = "weft_tables"
+_PATCH: Final = "weft_tables"
 _STREAM: Final = "STREAM"
 
 assert set(STREAM_OPTIONS[1:]) <= set(ChangeOptions.model_fields)
 
 
 def reads_stream(options: Mapping[str, str], relation: str) -> bool:
-    """Whether a use of a table is a stream.
+    """Whether a query reads a table as a stream.
 
     Args:
-        options: Its options.
-        relation: Its text in the statement; empty if there is none.
+        options: Options of the read.
+        relation: Text of the relation in the statement; empty for a DataFrame.
     """
-    known = {name.lower() for name in options}
-    return MARK in known or "starting" in known or relation.lstrip().upper().startswith(_STREAM)
+    names = {name.lower() for name in options}
+    return MARK in names or "starting" in names or relation.lstrip().upper().startswith(_STREAM)
 
 
 def stream_table(jvm: CatalogJvm, name: str, lake: Lake, names: Names, options: Mapping[str, str]) -> ChangeStreamTable:
-    """A table that Spark reads as a stream.
+    """Build a table that Spark reads as a stream.
 
     Raises:
         InvalidInput: An option is unknown or invalid.
     """
     if not jvm.has_source(SOURCE):
         register(jvm.spark)
-    given = {key: value for key, value in options.items() if key.lower() != MARK}
-    given |= {"path": lake.location(names)}
+    source_options = {key: value for key, value in options.items() if key.lower() != MARK}
+    source_options |= {"path": lake.location(names)}
     if lake.storage_options:
-        given["storage_options"] = json.dumps(dict(lake.storage_options))
-    frame = jvm.spark.readStream.format(SOURCE).options(**given).load()
-    return ChangeStreamTable(jvm, name, jvm.streaming_table(frame), given | {MARK: "true"})
+        source_options["storage_options"] = json.dumps(dict(lake.storage_options))
+    frame = jvm.spark.readStream.format(SOURCE).options(**source_options).load()
+    return ChangeStreamTable(jvm, name, jvm.streaming_table(frame), source_options | {MARK: "true"})
 
 
 def mark_tables() -> None:
-    """Make `readStream.table` say that it is a stream; Spark does not tell the catalog. A second call does nothing."""
-    patch_method(DataStreamReader, "table", _MARKED, _mark)
+    """Patch `readStream.table` to add the option `MARK`. A second call does nothing.
+
+    Otherwise the catalog could not see that Spark reads the table as a stream.
+    """
+    patch_method(DataStreamReader, "table", _PATCH, _mark)
 
 
 def _mark(plain: Callable[..., Any], reader: DataStreamReader, tableName: str) -> Any:  # noqa: N803 - Spark's name
@@ -64,10 +67,10 @@ def _mark(plain: Callable[..., Any], reader: DataStreamReader, tableName: str) -
 
 
 class ChangeStreamTable(PlainTable, java=("org.apache.spark.sql.connector.catalog.SupportsRead",)):
-    """Spark's table of the Python data source, with the options that find the table."""
+    """The table of the Python data source in Spark, with the options that locate the table of weft."""
 
     def __init__(self, jvm: CatalogJvm, name: str, inner: Any, options: Mapping[str, str]) -> None:
-        """Use `stream_table`."""
+        """Store the arguments; use `stream_table` to build one."""
         super().__init__(jvm, f"weft stream {name}", name, jvm.parse_struct(inner.schema()))
         self._session = jvm
         self._inner = inner

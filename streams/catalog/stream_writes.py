@@ -1,10 +1,10 @@
-"""What a statement that writes means: which stream, which columns, which rows it deletes.
+"""The meaning of statements that write: the stream, the columns, and the rows to delete.
 
     INSERT INTO weft.shop.orders_wide.payments (...)   appends to the stream payments
     INSERT INTO weft.shop.orders_wide (...)            the same, if the table has only one stream
-    DELETE FROM weft.shop.orders_wide.orders WHERE     deletes of the stream, with the ordering values of the rows
+    DELETE FROM weft.shop.orders_wide.orders WHERE     appends deletes to the stream, with the rows' ordering values
 
-An INSERT of a key that exists is an update. UPDATE and MERGE are refused: they would have to make up ordering values.
+An INSERT of an existing key is an update. UPDATE and MERGE are refused, because they have no ordering values.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ NO_CONSTRAINTS: Final = (
     "a table has no constraints",
     "leave out wrong rows where they are written: the WHERE of an INSERT, or where: in the pipeline file",
 )
-"""Why constraints are refused, and what to do instead."""
+"""Reason and hint of the error for constraints."""
 _MODES_WITH_DELETES: Final = ("latest", "latest_non_null")
 
 
 def choose_stream(schema: TableSchema, table: str, part: str) -> Stream:
-    """The stream that a statement writes to.
+    """Choose the stream to which a statement writes.
 
     Args:
         schema: The table's schema.
         table: Name of the table, for messages.
-        part: Name of the stream in the statement; empty if it names the table.
+        part: Name of the stream in the statement; empty if the statement names the table.
 
     Raises:
         InvalidInput: The statement names the table, and the table has several streams.
@@ -48,55 +48,55 @@ def choose_stream(schema: TableSchema, table: str, part: str) -> Stream:
     """
     streams = ", ".join(f"{table}.{stream.name}" for stream in schema.streams)
     if part:
-        found = next((stream for stream in schema.streams if stream.name == part), None)
-        if found is None:
+        stream = next((stream for stream in schema.streams if stream.name == part), None)
+        if stream is None:
             raise NotFound(f"{table} has no stream {part!r}", hint=f"write to {streams}")
-        return found
+        return stream
     if len(schema.streams) > 1:
         raise InvalidInput(f"{table} is written by streams, and the statement names none", hint=f"write to {streams}")
     return schema.streams[0]
 
 
 def check_statement(text: str, table: str, privileges: frozenset[str], target: str | None = None) -> None:
-    """Refuse statements that a table does not support, with what to use instead.
+    """Refuse statements that a table does not support, with a hint for a supported one.
 
     Args:
         text: The statement; empty for a DataFrame.
         table: Name of the table or stream in the statement.
-        privileges: What Spark wants to do: INSERT, UPDATE, DELETE.
-        target: What the hints write to instead; ``table`` by default.
+        privileges: Privileges that Spark requests: INSERT, UPDATE, DELETE.
+        target: Name of the table or stream in hints; ``table`` by default.
 
     Raises:
-        InvalidInput: It is UPDATE, MERGE or INSERT OVERWRITE.
+        InvalidInput: The statement is UPDATE, MERGE or INSERT OVERWRITE.
     """
     word = _first_word(text)
     target = target or table
     if "UPDATE" in privileges or word in {"UPDATE", "MERGE"}:
         raise InvalidInput(
             f"{word or 'UPDATE'} of {table}: an update needs an ordering value, which the statement cannot give",
-            hint=f"INSERT INTO {target} (...) SELECT ...: a row of an existing key is an update, and the one with the "
-            "larger ordering value wins",
+            hint=f"use INSERT INTO {target} (...) SELECT ...: a row of an existing key is an update, and the one with "
+            "the larger ordering value wins",
         )
     if privileges >= {"INSERT", "DELETE"}:
         raise InvalidInput(
-            f"INSERT OVERWRITE of {table}: rows are not replaced as a whole",
-            hint="INSERT INTO updates rows by key; DELETE FROM ... WHERE deletes rows",
+            f"INSERT OVERWRITE of {table}: a statement cannot replace all rows",
+            hint="use INSERT INTO to update rows by key, and DELETE FROM ... WHERE to delete rows",
         )
 
 
 def check_delete(text: str, condition: str, schema: TableSchema, stream: Stream, table: str, part: str) -> None:
-    """Refuse a DELETE with a subquery, with the INSERT that does the same.
+    """Refuse a DELETE with a subquery. The hint is an INSERT with the same effect.
 
     Args:
         text: The statement; empty for a DataFrame.
-        condition: What follows the name in the statement: an alias, if there is one, and WHERE.
+        condition: The statement after the name of the table: WHERE, perhaps after an alias.
         schema: The table's schema.
-        stream: The stream of which the statement deletes.
+        stream: The stream that gets the deletes.
         table: Name of the table, as in SQL.
-        part: Name of the stream in the statement, as in SQL; empty if it names the table.
+        part: Name of the stream in the statement, as in SQL; empty if the statement names the table.
 
     Raises:
-        InvalidInput: The condition has a subquery; or see `delete_rows`.
+        InvalidInput: The condition has a subquery; or the stream cannot delete, see `delete_rows`.
     """
     words = _words(text)
     if words[:1] != ["DELETE"] or not any(
@@ -106,21 +106,23 @@ def check_delete(text: str, condition: str, schema: TableSchema, stream: Stream,
     _check_deletable(schema, stream)
     columns = ", ".join(quoted(name) for name in columns_of(schema, stream))
     target = f"{table}.{part}" if part else table
-    # The condition may name columns by the stream.
+    # The condition may qualify columns with the name of the stream.
     alias = f" AS {part}" if part and _first_word(condition) == "WHERE" else ""
     rows = f"SELECT {columns}, 'delete' AS {OP_COLUMN} FROM {table}{alias} {condition.strip()}"  # noqa: S608 - only shown
-    raise InvalidInput(f"DELETE of {target}: the condition has a subquery", hint=f"INSERT INTO {target} BY NAME {rows}")
+    raise InvalidInput(
+        f"DELETE of {target}: the condition has a subquery", hint=f"use INSERT INTO {target} BY NAME {rows}"
+    )
 
 
 def check_readable(text: str, table: str) -> None:
-    """Refuse statements that look a table up as a query does, and then do what no table can.
+    """Refuse ALTER TABLE ... ADD CONSTRAINT ... CHECK, for which Spark loads the table as for a query.
 
     Args:
         text: The statement; empty for a DataFrame.
         table: Name of the table.
 
     Raises:
-        InvalidInput: It is ALTER TABLE ... ADD CONSTRAINT ... CHECK.
+        InvalidInput: The statement adds a constraint.
     """
     words = _words(text)
     if words[:2] == ["ALTER", "TABLE"] and "ADD" in words and "CHECK" in words[words.index("ADD") :]:
@@ -133,7 +135,7 @@ def _first_word(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    """Words, quoted texts and signs of a statement, without comments; words in upper case."""
+    """Split a statement into words (in upper case), quoted texts and signs, without comments."""
     words: list[str] = []
     for kind, start, end in parts(text):
         if kind is Kind.QUOTED:
@@ -144,11 +146,11 @@ def _words(text: str) -> list[str]:
 
 
 def is_by_position(text: str, head: str) -> bool:
-    """Whether a statement gives values by position: an INSERT with neither a list of columns nor BY NAME.
+    """Whether an INSERT assigns values to columns by position: it has neither a list of columns nor BY NAME.
 
     Args:
-        text: The statement; empty for a DataFrame, whose columns have names.
-        head: Its part from INSERT up to the query, as Spark's parser divides it.
+        text: The statement; empty for a DataFrame, whose columns are matched by name.
+        head: The part of the statement from INSERT up to the query, as Spark's parser divides it.
     """
     if not head or _first_word(text) in {"", "CREATE", "REPLACE"}:
         return False
@@ -167,56 +169,55 @@ def is_by_position(text: str, head: str) -> bool:
 
 
 def delete_rows(table: Table, stream: Stream, condition: Condition) -> Commit | None:
-    """Delete the rows that the newest snapshot shows and that satisfy a condition, as events of a stream.
+    """Delete the rows of the newest snapshot that satisfy a condition, by appending deletes to a stream.
 
-    Each delete has the ordering values that its row has now. It comes after the event that it deletes, so it wins over
-    that one, and over every older event that comes later. An event with a larger ordering value wins over the delete,
-    also one that is committed meanwhile.
+    Each delete has the ordering values that its row has now. As it arrives later, it wins over the event that the row
+    shows, and over every older event, even one that arrives afterwards. An event with a larger ordering value wins over
+    the delete, even one that is committed at the same time.
 
     Args:
-        table: The table. Writers continue.
-        stream: A stream of the table. Its policy says whether the groups of the stream are deleted, or the row.
+        table: The table. Its writers may continue.
+        stream: A stream of the table. Its ``on_delete`` determines whether its groups or whole rows are deleted.
         condition: Condition on the columns of the stream.
 
     Returns:
         The commit; None if no row satisfies the condition.
 
     Raises:
-        InvalidInput: The stream ignores deletes, or a group of it aggregates; or the stream has no event of one of the
-            rows, and so no ordering value. The table is unchanged.
+        InvalidInput: The stream ignores deletes, or one of its groups aggregates; or the stream has no event for one of
+            the rows, and so no ordering value. The table is unchanged.
     """
     schema = table.schema
     _check_deletable(schema, stream)
     groups = [schema.group(name) for name in stream.groups]
     ordering = [name for group in groups for name in group.ordering]
     present = [f"_present_{group.name}" for group in groups]
-    found = table.snapshot(references=False).to_arrow([*schema.key, *ordering, *present], condition)
-    known = [any(row) for row in zip(*(found[name].to_pylist() for name in present), strict=True)]
+    rows = table.snapshot(references=False).to_arrow([*schema.key, *ordering, *present], condition)
+    has_event = [any(flags) for flags in zip(*(rows[name].to_pylist() for name in present), strict=True)]
     if all(group.ordering for group in groups):
-        if stream.on_delete == "row" and not all(known):
+        if stream.on_delete == "row" and not all(has_event):
             raise InvalidInput(
-                f"DELETE: stream {stream.name!r} has no event of {known.count(False)} of {len(known)} rows, and so no "
-                "ordering value for their deletes",
+                f"DELETE: stream {stream.name!r} has no event for {has_event.count(False)} of {len(has_event)} rows, "
+                "and so no ordering value for their deletes",
                 hint="use INSERT with ordering values and _op = 'delete', or delete with another stream",
             )
-        found = found.filter(pa.array(known, pa.bool_()))
-    if not found.num_rows:
+        rows = rows.filter(pa.array(has_event, pa.bool_()))
+    if not rows.num_rows:
         return None
-    kinds = schema.event_schema([name for name in schema.stream_columns(stream) if name not in schema.key])
-    rows = found.select([*schema.key, *ordering])
-    for field in kinds:
+    deletes = rows.select([*schema.key, *ordering])
+    for field in schema.event_schema([name for name in schema.stream_columns(stream) if name not in schema.key]):
         if field.name not in ordering:
-            rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
-    rows = rows.append_column(OP_COLUMN, pa.array(["delete"] * rows.num_rows))
+            deletes = deletes.append_column(field.name, pa.nulls(deletes.num_rows, field.type))
+    deletes = deletes.append_column(OP_COLUMN, pa.array(["delete"] * deletes.num_rows))
     with table.batch_writer(stream.name) as writer:
-        return writer.append(rows)
+        return writer.append(deletes)
 
 
 def _check_deletable(schema: TableSchema, stream: Stream) -> None:
-    """Check that a stream can delete rows that are only known by what the table shows.
+    """Check that a stream can delete rows without their original events.
 
     Raises:
-        InvalidInput: The stream ignores deletes, or a group of it aggregates.
+        InvalidInput: The stream ignores deletes, or one of its groups aggregates.
     """
     if stream.on_delete == "ignore":
         raise InvalidInput(
@@ -233,39 +234,42 @@ def _check_deletable(schema: TableSchema, stream: Stream) -> None:
 
 
 def columns_of(schema: TableSchema, stream: Stream) -> list[str]:
-    """The columns that a stream writes, in the order of the table."""
-    written = set(schema.stream_columns(stream))
-    return [column.name for column in schema.columns if column.name in written]
+    """List the columns that a stream writes, in the order of the table."""
+    names = set(schema.stream_columns(stream))
+    return [column.name for column in schema.columns if column.name in names]
 
 
-def column_order(schema: TableSchema, stream: Stream, given: Sequence[str], *, by_position: bool) -> list[str]:
-    """The column of the stream for each column of a query, by name or by position.
+def match_columns(schema: TableSchema, stream: Stream, names: Sequence[str], *, by_position: bool) -> list[str]:
+    """Find the column of the stream for each column of a query.
 
     Args:
         schema: The table's schema.
         stream: The stream.
-        given: Names of the query's columns, in order. By position they do not matter, and may be equal.
-        by_position: Whether the first value is that of the first column, and so on.
+        names: Names of the query's columns, in order. By position they are ignored, and may be equal.
+        by_position: Whether columns are matched by position; otherwise by name, in any case.
+
+    Returns:
+        Names of columns of the stream, in the order of the query.
 
     Raises:
-        InvalidInput: By position, the number of columns is not that of the stream. By name, one is not that of a
-            column, or two are that of the same column.
+        InvalidInput: By position, the query and the stream have different numbers of columns. By name, the stream has
+            no such column, or two columns of the query match the same one.
     """
-    known = columns_of(schema, stream)
-    hint = f"name the columns, INSERT INTO ... (...): {', '.join(known)}; also {OP_COLUMN}"
+    columns = columns_of(schema, stream)
+    hint = f"name the columns, INSERT INTO ... (...): {', '.join(columns)}; also {OP_COLUMN}"
     if by_position:
-        if len(given) != len(known):
+        if len(names) != len(columns):
             raise InvalidInput(
-                f"the query has {len(given)} columns, and stream {stream.name!r} {len(known)}: {', '.join(known)}",
+                f"the query has {len(names)} columns, and stream {stream.name!r} {len(columns)}: {', '.join(columns)}",
                 hint=hint,
             )
-        return known
-    allowed = {name.lower(): name for name in (*known, OP_COLUMN, "_supplied")}
-    for name in given:
-        if name.lower() not in allowed:
+        return columns
+    column_by_lower_name = {name.lower(): name for name in (*columns, OP_COLUMN, "_supplied")}
+    for name in names:
+        if name.lower() not in column_by_lower_name:
             raise InvalidInput(f"column {name!r} is not one of stream {stream.name!r}", hint=hint)
-    chosen = [allowed[name.lower()] for name in given]
-    for name in chosen:
-        if chosen.count(name) > 1:
+    matches = [column_by_lower_name[name.lower()] for name in names]
+    for name in matches:
+        if matches.count(name) > 1:
             raise InvalidInput(f"the query has column {name!r} twice", hint="keep one of them")
-    return chosen
+    return matches

@@ -1,7 +1,7 @@
-"""System tables: what a table consists of, as rows. `weft.shop.orders_wide.files`.
+"""System tables: the commits, files, streams and so on of a table, as rows. For example `weft.shop.orders_wide.files`.
 
-They show the snapshot that the query reads of the table, so they can be joined with it; also AS OF a version or time.
-Times are timestamps, sizes are bytes.
+They show the snapshot of the table that the query reads, so they can be joined with it, also AS OF a version or time.
+Times are timestamps, sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.streams.catalog.fixed_rows import FixedRows
 
 _TEXT, _TIME, _NAMES = pa.string(), pa.timestamp("us", tz="UTC"), pa.list_(pa.string())
 _TYPES: Final = {int: pa.int64(), bool: pa.bool_(), tuple: _NAMES}
-"""Types of columns by those of a report's fields. Others are strings; a mapping is JSON."""
+"""Types of columns, by the types of fields of a report. Other fields become strings, and a mapping becomes JSON."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,16 @@ class SystemTable:
 
     Attributes:
         columns: Its columns.
-        rows: Its rows for a snapshot, by the names of the columns, with the values of a report.
-        about: What a row is.
+        rows: Returns its rows for a snapshot: values of a report, by names of columns.
+        description: The meaning of a row, for users.
     """
 
     columns: pa.Schema
     rows: Callable[[Snapshot], Iterable[Mapping[str, Any]]]
-    about: str
+    description: str
 
     def of(self, snapshot: Snapshot) -> pa.Table:
-        """The table for a snapshot."""
+        """Build the table for a snapshot."""
         rows = [
             {column.name: _value(row[column.name], column.type) for column in self.columns}
             for row in self.rows(snapshot)
@@ -52,23 +52,25 @@ class SystemTable:
 
 
 def _columns(report: type, without: Collection[str] = (), renamed: Mapping[str, str] | None = None) -> pa.Schema:
-    """The columns of a table whose rows are reports: their fields, in order.
+    """Build the schema of a table whose rows are reports, with a column for each field.
 
     Args:
         report: The dataclass of a report.
-        without: Fields that are not shown.
-        renamed: Names of columns by those of fields.
+        without: Names of fields to leave out.
+        renamed: Names of columns by names of fields, where they differ.
     """
     fields = {name: kind for name, kind in get_type_hints(report).items() if name not in without}
-    return pa.schema([((renamed or {}).get(name, _column(name)), _type(name, kind)) for name, kind in fields.items()])
+    return pa.schema(
+        [((renamed or {}).get(name, _column_name(name)), _type(name, kind)) for name, kind in fields.items()]
+    )
 
 
-def _row(report: Any, **added: Any) -> dict[str, Any]:
-    return {_column(field.name): getattr(report, field.name) for field in dataclasses.fields(report)} | added
+def _row(report: Any, **more: Any) -> dict[str, Any]:
+    return {_column_name(field.name): getattr(report, field.name) for field in dataclasses.fields(report)} | more
 
 
-def _column(field: str) -> str:
-    """The name of a field's column: that of a time has no unit, because the type of the column has it."""
+def _column_name(field: str) -> str:
+    """The name of the column for a field. A time loses its unit ``_ms``, because the column is a timestamp."""
     return field.removesuffix("_ms") if field.endswith("at_ms") else field
 
 
@@ -80,7 +82,7 @@ def _type(field: str, kind: Any) -> pa.DataType:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """A value of a report as one of a column; times of reports are Unix milliseconds."""
+    """Convert a value of a report to a value of a column. Times of reports are Unix milliseconds."""
     if value is None or kind not in (_TEXT, _TIME):
         return value
     if kind == _TIME:
@@ -90,14 +92,14 @@ def _value(value: Any, kind: pa.DataType) -> Any:
 
 def _commits(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
     streams = {"": None} | {str(name): lane.stream for name, lane in snapshot.state.lanes.items()}
-    return (_row(each, stream=streams[each.lane]) for each in Inspection.of(snapshot).timeline())
+    return (_row(entry, stream=streams[entry.lane]) for entry in Inspection.of(snapshot).timeline())
 
 
 def _savepoints(snapshot: Snapshot) -> Iterable[Mapping[str, Any]]:
     return (
-        {"name": each.name, "made_at": each.at_ms, "cut": each.cut}
-        for each in snapshot_points(snapshot)
-        if each.kind == "savepoint" and each.name in snapshot.state.savepoints
+        {"name": point.name, "made_at": point.at_ms, "cut": point.cut}
+        for point in snapshot_points(snapshot)
+        if point.kind == "savepoint" and point.name in snapshot.state.savepoints
     )
 
 
@@ -130,27 +132,31 @@ SYSTEM_TABLES: Final[Mapping[str, SystemTable]] = {
     ),
     "watermarks": SystemTable(
         _columns(StreamReport, renamed={"late": "late_events"}),
-        lambda snapshot: (_row(each, late_events=each.late) for each in Inspection.of(snapshot).streams()),
+        lambda snapshot: (_row(stream, late_events=stream.late) for stream in Inspection.of(snapshot).streams()),
         "a column group of a stream",
     ),
 }
 
 
 def system_table(table: str, name: str) -> SystemTable:
-    """A system table by its name.
+    """Find a system table by its name.
+
+    Args:
+        table: Name of the table, for the message.
+        name: Name of the system table.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: No system table has this name.
     """
     if name not in SYSTEM_TABLES:
-        raise NotFound(f"table {table} has no system table {name!r}", hint=f"there are {', '.join(SYSTEM_TABLES)}")
+        raise NotFound(f"table {table} has no system table {name!r}", hint=f"system tables: {', '.join(SYSTEM_TABLES)}")
     return SYSTEM_TABLES[name]
 
 
 def system_rows(name: str, snapshot: Snapshot) -> FixedRows:
-    """The rows of a system table for the snapshot of a query.
+    """Build a system table for the snapshot that a query reads.
 
     Raises:
-        NotFound: There is none of that name.
+        NotFound: No system table has this name.
     """
     return FixedRows(name, system_table(snapshot.table_log.store.uri, name).of(snapshot))

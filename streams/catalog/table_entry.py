@@ -1,7 +1,6 @@
-"""What commands such as DESCRIBE, SHOW CREATE TABLE and SHOW TBLPROPERTIES show of a table.
+"""Descriptions of tables for commands such as DESCRIBE, SHOW CREATE TABLE and SHOW TBLPROPERTIES.
 
-The columns and properties are those with which CREATE TABLE would create it again
-(`weft.storage.config.table_properties`).
+With the same columns and properties CREATE TABLE would create an equal table (`weft.storage.config.table_properties`).
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _COMMENT: Final = "comment"
 _EXISTS_DEFAULT: Final = "EXISTS_DEFAULT"  # Spark reads the default of a field only if it has both
 
 
-def shown_columns(fields: StructType, schema: TableSchema) -> StructType:
-    """The columns as commands show them: those of the table with their defaults and comments."""
-    shown = []
+def describe_columns(fields: StructType, schema: TableSchema) -> StructType:
+    """Add the defaults and comments of a table's columns to the metadata of fields, where Spark looks for them."""
+    columns = []
     for field in fields:
         column = schema.column_by_name.get(field.name)
         metadata = dict(field.metadata)
@@ -38,12 +37,17 @@ def shown_columns(fields: StructType, schema: TableSchema) -> StructType:
             metadata |= {_CURRENT_DEFAULT: text, _EXISTS_DEFAULT: text}
         if column is not None and column.comment:
             metadata[_COMMENT] = column.comment
-        shown.append(StructField(field.name, field.dataType, field.nullable, metadata))
-    return StructType(shown)
+        columns.append(StructField(field.name, field.dataType, field.nullable, metadata))
+    return StructType(columns)
 
 
 def sql_literal(value: Any, kind: str) -> str:
-    """A value of a column type as a constant of Spark SQL."""
+    """Format a value as a constant of Spark SQL.
+
+    Args:
+        value: The value.
+        kind: Type of the column.
+    """
     match value:
         case bool() | int():
             return str(value).lower()
@@ -55,7 +59,7 @@ def sql_literal(value: Any, kind: str) -> str:
 
 
 class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connector.catalog.TruncatableTable",)):
-    """A table for commands. It cannot be read: queries get another object."""
+    """A table as commands describe it. It cannot be read; queries get another object."""
 
     def __init__(
         self,
@@ -65,14 +69,14 @@ class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connect
         properties: Mapping[str, str],
         partition_by: Sequence[str] = (),
     ) -> None:
-        """Use `entry_of`.
+        """Store the arguments; use `build_entry` to build an entry.
 
         Args:
             jvm: The session.
-            name: The whole name.
+            name: The full name.
             columns: The columns.
             properties: The properties.
-            partition_by: The partition columns.
+            partition_by: Names of the partition columns.
         """
         identity = f"weft entry {name}: {columns.simpleString()} {sorted(properties.items())}"
         super().__init__(jvm, identity, name, columns)
@@ -90,32 +94,38 @@ class TableEntry(PlainTable, WithoutMetrics, java=("org.apache.spark.sql.connect
 
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
-            f"TRUNCATE TABLE {self._name}: the rows of a table are not deleted as a whole",
-            hint="write to a stream of it: DELETE with WHERE <key column> IS NOT NULL, if that is meant",
+            f"TRUNCATE TABLE {self._name}: a statement cannot delete all rows of a table at once",
+            hint="to delete all rows, use DELETE FROM a stream of the table with WHERE <key column> IS NOT NULL",
         )
 
 
-def entry_of(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
-    """What commands show of a table, or of a system table.
+def build_entry(jvm: CatalogJvm, name: str, table: Table, part: str = "") -> TableEntry:
+    """Build the entry of a table, or of a system table.
+
+    Args:
+        jvm: The session.
+        name: The full name.
+        table: The table.
+        part: Name of the system table; empty for the table itself.
 
     Raises:
         NotFound: The table has no such system table.
     """
     if part:
-        found = system_table(name, part)
-        return TableEntry(jvm, name, from_arrow_schema(found.columns), {"comment": found.about})
+        description = system_table(name, part)
+        return TableEntry(jvm, name, from_arrow_schema(description.columns), {"comment": description.description})
     snapshot = table.snapshot()
     # The location follows from the name, so SHOW CREATE TABLE need not repeat it.
-    place = {"location": table.uri, "is_managed_location": "true"}
+    location = {"location": table.uri, "is_managed_location": "true"}
     schema = snapshot.table_schema
     properties = schema_properties(schema)
     properties.pop("partition_by", None)  # shown by `TableEntry.partitioning`
-    columns = shown_columns(from_arrow_schema(snapshot.schema), schema)
-    return TableEntry(jvm, name, columns, {**place, **properties}, schema.partition_by)
+    columns = describe_columns(from_arrow_schema(snapshot.schema), schema)
+    return TableEntry(jvm, name, columns, {**location, **properties}, schema.partition_by)
 
 
-def damaged_entry(jvm: CatalogJvm, name: str, uri: str, error: TableError) -> TableEntry:
-    """What SHOW TABLE EXTENDED shows of a table that cannot be opened."""
+def build_damaged_entry(jvm: CatalogJvm, name: str, uri: str, error: TableError) -> TableEntry:
+    """Build the entry of a table that cannot be opened; SHOW TABLE EXTENDED shows its error as the comment."""
     return TableEntry(
         jvm, name, StructType([]), {"location": uri, "comment": f"{type(error).__name__}: {error.message}"}
     )

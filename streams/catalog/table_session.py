@@ -1,6 +1,6 @@
-"""A read-only session over one table for the page: its names, its system tables, and the procedures that only read.
+"""A read-only session over one table, for the web page: the table, its system tables, and procedures that only read.
 
-The table is the only one of the catalog `CATALOG`, which is the current one:
+The table is the only one in the catalog `CATALOG`, which is the current catalog:
 
     t, orders_wide                        the table
     t.files, orders_wide.commits          its system tables
@@ -29,61 +29,60 @@ from weft.streams.read.read_options import ReadOptions
 from weft.streams.read.sql_query import SqlSession, spark_errors, view_names
 from weft.streams.spark.session import temporary_session
 
-READING: Final = frozenset(name for name, each in PROCEDURES.items() if each.reads)
-"""Procedures that change nothing."""
+READ_ONLY_PROCEDURES: Final = frozenset(name for name, procedure in PROCEDURES.items() if procedure.reads)
 
 
 class OneTable(Lake):
-    """A catalog of one table, which has two names; nothing else below its folder or beside it can be named."""
+    """A catalog of one table, which has two names. No other folder can be named."""
 
     def __init__(self, location: TableLocation) -> None:
-        """Nothing is opened."""
+        """Take the location; the table is opened when it is first used."""
         super().__init__(location.uri, location.storage_options)
         self.names: Final = view_names(location)
-        """Its names; the last one is that of its folder."""
+        """Names of the table; the last one is the name of its folder."""
         self.read_options: dict[str, str] = {}
-        """Options of every read that has no point in time of its own."""
+        """Options of every read that does not name a point in time."""
 
     def default_options(self) -> dict[str, str]:
-        """See `read_options`."""
+        """Return `read_options`."""
         return self.read_options
 
     def location(self, names: Sequence[str]) -> str:
-        """Location of the table.
+        """Return the location of the table.
 
         Raises:
-            NotFound: It is another name.
+            NotFound: The name is not a name of the table.
         """
         if not self._is_table(names):
             raise NotFound(f"there is no table {'.'.join(names)} here", hint=f"the table is {' or '.join(self.names)}")
         return self.root
 
     def table(self, names: Sequence[str]) -> Table:
-        """The table, whatever its name; raises what `Lake.table` raises."""
+        """Return the table, by any of its names. Raises as `Lake.table`."""
         self.location(names)
         return super().table(self.names[-1:])
 
     def has_table_folder(self, names: Sequence[str]) -> bool:
-        """Whether it is a name of the table."""
+        """Whether this is a name of the table."""
         return self._is_table(names)
 
     def resolve(self, names: Sequence[str]) -> tuple[Names, str]:
-        """The table and a part of it, under one name: all uses in a query share one snapshot."""
+        """Split a name as `Lake.resolve`. The table always gets the same name, so a query reads one snapshot of it."""
         for table, part in ((tuple(names), ""), (tuple(names[:-1]), names[-1])):
             if self._is_table(table):
                 return self.names[-1:], part
         raise NotFound(f"there is no table {'.'.join(names)} here", hint=f"the table is {' or '.join(self.names)}")
 
     def tables(self, namespace: Sequence[str]) -> list[str] | None:
-        """Its names, in the root."""
+        """List the names of the table; only the root has it."""
         return None if namespace else list(self.names)
 
     def namespaces(self, parent: Sequence[str]) -> list[str] | None:
-        """None."""
+        """List the namespaces of the root; it has none."""
         return None if parent else []
 
     def has_namespace(self, names: Sequence[str]) -> bool:
-        """The root alone."""
+        """Whether this is the root, the only namespace."""
         return not names
 
     def _is_table(self, names: Sequence[str]) -> bool:
@@ -92,24 +91,25 @@ class OneTable(Lake):
 
 @contextmanager
 def table_session(settings: CommandSettings) -> Iterator[SqlSession]:
-    """Start Spark with one table as the current catalog, for queries alone; stop it at the end of the block.
+    """Start Spark with one table in the current catalog, for queries only; stop it at the end of the block.
 
     Raises:
-        NotFound: There is no table, or Java is not installed.
+        NotFound: The table does not exist, or Java is not installed.
         InvalidInput: Spark refuses its settings.
     """
     location = settings.table
     check_reachable(location.uri, location.storage_options)
     lake = OneTable(location)
     table = lake.table(lake.names[-1:])
-    shown = " and ".join(lake.names)
-    hint = f"the table is called {shown}; its system tables are t.{', t.'.join(SYSTEM_TABLES)}"
+    hint = f"the table is called {' and '.join(lake.names)}; its system tables are t.{', t.'.join(SYSTEM_TABLES)}"
     with temporary_session("weft ui", {**settings.spark, **READ_ONLY}) as spark:
 
         def look_at(options: ReadOptions) -> None:
             options.check(table)
             if options.model_fields_set - {"as_of"}:
-                raise InvalidInput("only a snapshot can be chosen", hint="say it in the query: FROM t WITH (...)")
+                raise InvalidInput(
+                    "only a snapshot can be chosen here", hint="set other options in the query: FROM t WITH (...)"
+                )
             point = options.as_of
             text = point if isinstance(point, str) or point is None else point.isoformat()
             lake.read_options = {} if text is None else {"as_of": text}
@@ -121,5 +121,5 @@ def table_session(settings: CommandSettings) -> Iterator[SqlSession]:
             register_catalog_of(spark, CATALOG, lake)
             spark.sql(f"USE {CATALOG}")
             CatalogJvm.connect(spark).replace_session_catalog(CATALOG)
-            queries = ReadOnlyQueries(spark, READING)
+            queries = ReadOnlyQueries(spark, READ_ONLY_PROCEDURES)
         yield SqlSession(spark, hint, names, table, None, look_at, queries)

@@ -1,7 +1,7 @@
 """Spark's Thrift server, for JDBC and beeline: each of its connections has the catalogs of the application.
 
-Spark makes the session of a connection in the JVM. Here the server gets a session that makes each new one known to
-Python before the connection uses it, and `weft.streams.catalog.register` gives it the catalogs.
+Spark creates the session of each connection in the JVM. Here the server gets a parent session that calls Python for
+each new session before the connection uses it, and then `weft.streams.catalog.register` adds the catalogs.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ _SHARED = "spark.sql.hive.thriftServer.singleSession"
 def start_thrift_server(spark: SparkSession) -> None:
     """Start Spark's Thrift server in this process; it ends with the process.
 
-    It listens where the session's settings ``hive.server2.thrift.bind.host`` and ``hive.server2.thrift.port`` say. Each
-    connection has a session of its own, unless `spark.sql.hive.thriftServer.singleSession` is true: then all have
-    this one.
+    The settings ``hive.server2.thrift.bind.host`` and ``hive.server2.thrift.port`` of the session determine where it
+    listens. Each connection has its own session, unless `spark.sql.hive.thriftServer.singleSession` is true: then all
+    connections share this one.
 
     Args:
         spark: A classic session with ``enableHiveSupport()``, and with the catalogs of `register_catalog`.
 
     Raises:
-        InvalidInput: The session has no Hive support, or is one of Spark Connect or of another version of Spark; or the
-            server cannot listen there.
+        InvalidInput: The session has no Hive support, is one of Spark Connect, or is of another version of Spark; or
+            the server cannot listen there.
     """
     if spark.conf.get("spark.sql.catalogImplementation") != "hive":
-        raise InvalidInput("Spark's Thrift server needs Hive support", hint="SparkSession.builder.enableHiveSupport()")
+        raise InvalidInput(
+            "Spark's Thrift server needs Hive support", hint="create it with SparkSession.builder.enableHiveSupport()"
+        )
     try:
         jvm = CatalogJvm.connect(spark)
         session: Any = spark._jsparkSession  # noqa: SLF001 - no public way to the JVM
@@ -56,15 +58,16 @@ def start_thrift_server(spark: SparkSession) -> None:
         ) from error
     except (Py4JJavaError, PySparkException) as error:
         raise InvalidInput(
-            f"Spark's Thrift server does not start: {error_text(error)}", hint="is hive.server2.thrift.port free?"
+            f"Spark's Thrift server does not start: {error_text(error)}",
+            hint="check that hive.server2.thrift.port is free",
         ) from error
 
 
 class _NewSession(Callback, java=("java.util.function.Consumer",)):
-    """Makes a session of the JVM known to Python; for Java a `Consumer<SparkSession>`."""
+    """Creates the Python object of a new session of the JVM. For Java it is a `Consumer<SparkSession>`."""
 
     def __init__(self, jvm: CatalogJvm) -> None:
         super().__init__(jvm, f"sessions of connections {id(self)}")
 
     def accept(self, session: Any) -> None:
-        SparkSession(self.jvm.spark.sparkContext, session)  # see `weft.streams.catalog.register`
+        SparkSession(self.jvm.spark.sparkContext, session)  # `weft.streams.catalog.register` has patched it

@@ -1,7 +1,7 @@
-"""INSERT, writeTo and DELETE: a stream of a table as a table of Spark that can be written.
+"""INSERT, writeTo and DELETE: the objects by which Spark writes to a stream of a table.
 
-Spark is told that any schema is accepted, and `weft.streams.catalog.stream_writes` matches the columns. Otherwise Spark
-would write NULL to columns that the statement does not name, where a group without columns has to stay as it is.
+They accept any schema, and `weft.streams.catalog.stream_writes` matches the columns. Otherwise Spark would write NULL
+to all columns that the statement does not name, but groups without such columns must not change.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from weft.streams.catalog.stream_writes import (
     check_delete,
     check_statement,
     choose_stream,
-    column_order,
     columns_of,
     delete_rows,
     is_by_position,
+    match_columns,
 )
-from weft.streams.catalog.table_entry import shown_columns
+from weft.streams.catalog.table_entry import describe_columns
 from weft.streams.read.relation.callbacks import PlainTable, WithoutMetrics
 from weft.streams.read.relation.pushed_filters import parse_predicate
 from weft.streams.spark.sql_text import sql_name
@@ -40,30 +40,33 @@ if TYPE_CHECKING:
     from weft.streams.catalog.catalog_context import CatalogContext
 
 _SUPPLIED: Final = "_supplied"
-_TRUE: Final = "ALWAYS_TRUE"
+_ALWAYS_TRUE: Final = "ALWAYS_TRUE"
 _QUERY_ID, _BATCH = "query_id", "batch"
 
 
-def _ignored(rows: int) -> str:
-    said, them, those = (
-        ("1 row is", "it", "it is a delete") if rows == 1 else (f"{rows} rows are", "them", "they are deletes")
+def _ignored_rows_warning(count: int) -> str:
+    rows_are, them, they_are_deletes = (
+        ("1 row is", "it", "it is a delete") if count == 1 else (f"{count} rows are", "them", "they are deletes")
     )
-    return f"{said} not stored: no column group of {them} has an ordering value, or {those} that the stream ignores"
+    return (
+        f"{rows_are} not stored: no column group of {them} has an ordering value, or {they_are_deletes} that the "
+        "stream ignores"
+    )
 
 
 def table_for_write(
     catalog: CatalogContext, names: Sequence[str], privileges: frozenset[str], options: Mapping[str, str]
 ) -> StreamTable:
-    """The table to write to, for Spark a `Table`.
+    """Build the `Table` to which Spark writes.
 
     Args:
         catalog: The catalog.
         names: The name in the statement: of a table, or of a stream of a table.
-        privileges: What Spark wants to do: INSERT, DELETE, UPDATE.
+        privileges: Privileges that Spark requests: INSERT, DELETE, UPDATE.
         options: Options of the statement.
 
     Raises:
-        InvalidInput: The statement is not supported, or does not say which stream it writes to.
+        InvalidInput: The statement is not supported, or does not name the stream to which it writes.
         NotFound: The table has no such stream.
     """
     try:
@@ -71,11 +74,12 @@ def table_for_write(
     except NotFound:
         catalog.jvm.no_such_table(names)
     text, head, rest = catalog.jvm.statement()
-    shown = ".".join((catalog.name, *names))
+    full_name = ".".join((catalog.name, *names))
     schema = catalog.lake.table(table).schema
-    check_statement(text, shown, privileges, shown if part or len(schema.streams) == 1 else f"{shown}.<stream>")
+    target = full_name if part or len(schema.streams) == 1 else f"{full_name}.<stream>"
+    check_statement(text, full_name, privileges, target)
     if options.get("as_of") is not None:
-        raise InvalidInput(f"{shown}: a state of the past cannot be written", hint="leave the time out")
+        raise InvalidInput(f"{full_name}: an earlier state of a table cannot be written", hint="leave the time out")
     stream = choose_stream(schema, ".".join((catalog.name, *table)), part)
     check_delete(text, rest, schema, stream, sql_name((catalog.name, *table)), sql_name((part,)) if part else "")
     by_position = is_by_position(text, head)
@@ -91,7 +95,7 @@ class StreamTable(
         "org.apache.spark.sql.connector.catalog.SupportsDeleteV2",
     ),
 ):
-    """A stream of a table: what INSERT and DELETE of one statement need."""
+    """A stream of a table as the target of one INSERT or DELETE."""
 
     jvm: CatalogJvm
 
@@ -104,21 +108,21 @@ class StreamTable(
         table = ".".join((catalog.name, *names))
         self._stream = choose_stream(self._table_schema, table, part)
         self._by_position, self._is_new = by_position, is_new
-        # With the defaults, which Spark puts where a statement says DEFAULT.
+        # The columns have defaults, because Spark inserts them where a statement has DEFAULT.
         events = self._table_schema.event_schema(columns_of(self._table_schema, self._stream))
-        shown = shown_columns(from_arrow_schema(events), self._table_schema)
+        columns = describe_columns(from_arrow_schema(events), self._table_schema)
         hidden = [StructField(OP_COLUMN, StringType()), StructField(_SUPPLIED, ArrayType(StringType()))]
         name = f"{table}.{self._stream.name}"
-        super().__init__(catalog.jvm, f"weft stream {name} {by_position}", name, StructType([*shown.fields, *hidden]))
+        super().__init__(catalog.jvm, f"weft stream {name} {by_position}", name, StructType([*columns.fields, *hidden]))
 
     def capabilities(self) -> Any:
-        found = self.jvm.HashSet()
-        # Spark plans a scan for a DELETE, and does not run it.
-        for each in ("BATCH_READ", "V1_BATCH_WRITE", "ACCEPT_ANY_SCHEMA"):
-            found.add(self.jvm.TableCapability.valueOf(each))
+        capabilities = self.jvm.HashSet()
+        # BATCH_READ, because Spark plans a scan for a DELETE, although it does not run it.
+        for name in ("BATCH_READ", "V1_BATCH_WRITE", "ACCEPT_ANY_SCHEMA"):
+            capabilities.add(self.jvm.TableCapability.valueOf(name))
         if self._is_new:  # REPLACE TABLE AS SELECT empties the table that it has just created
-            found.add(self.jvm.TableCapability.TRUNCATE)
-        return found
+            capabilities.add(self.jvm.TableCapability.TRUNCATE)
+        return capabilities
 
     # INSERT -----------------------------------------------------------------------------------------------------------
 
@@ -129,29 +133,30 @@ class StreamTable(
         """Append a frame to the stream, as one commit.
 
         Args:
-            frame: Its columns are those of the stream, or some of them.
+            frame: Rows with all or some columns of the stream.
             options: ``query_id`` and ``batch`` make the append idempotent, as in `weft.write_batch`.
 
         Raises:
             TableError: See `weft.write_batch`.
         """
-        target = column_order(self._table_schema, self._stream, frame.columns, by_position=self._by_position)
-        kinds = {field.name: field.dataType for field in self._schema}
+        target_names = match_columns(self._table_schema, self._stream, frame.columns, by_position=self._by_position)
+        target_types = {field.name: field.dataType for field in self._schema}
         key = self._table_schema.key
         columns = []
-        # By position columns may have equal names, so each gets one of its own first.
-        numbered = frame.toDF(*(f"c{number}" for number in range(len(target))))
-        for name, given in zip(target, numbered.schema, strict=True):
-            if not self.jvm.can_store(given.dataType, kinds[name]):
+        # Columns that are matched by position may have equal names, so they get unique ones first.
+        numbered = frame.toDF(*(f"c{number}" for number in range(len(target_names))))
+        for name, source in zip(target_names, numbered.schema, strict=True):
+            target_type = target_types[name]
+            if not self.jvm.can_store(source.dataType, target_type):
                 raise InvalidInput(
-                    f"column {name!r} is {kinds[name].simpleString()}, not {given.dataType.simpleString()}",
-                    hint=f"CAST it to {kinds[name].simpleString()} in the query",
+                    f"column {name!r} is {target_type.simpleString()}, not {source.dataType.simpleString()}",
+                    hint=f"CAST it to {target_type.simpleString()} in the query",
                 )
-            column = sf.col(given.name)
-            if given.dataType != kinds[name]:
-                column = _key_cast(column, kinds[name], name) if name in key else column.cast(kinds[name])
+            column = sf.col(source.name)
+            if source.dataType != target_type:
+                column = _cast_key(column, target_type, name) if name in key else column.cast(target_type)
             columns.append(column.alias(name))
-        batch = _batch(options)
+        batch = _parse_batch(options)
         try:
             commit = write_batch(
                 numbered.select(*columns),
@@ -161,11 +166,11 @@ class StreamTable(
                 storage_options=self._catalog.lake.storage_options,
             )
         except InvalidInput as error:
-            # A statement has no folder for the rows that cannot be stored.
+            # The original hint names a folder for dead letters, which a statement does not have.
             hint = (error.hint or "").replace(HINT, "leave such rows out with WHERE")
             raise InvalidInput(error.message, hint=hint) from error
         if commit.rows_ignored:
-            logging.getLogger("weft").warning("%s: %s", self._name, _ignored(commit.rows_ignored))
+            logging.getLogger("weft").warning("%s: %s", self._name, _ignored_rows_warning(commit.rows_ignored))
 
     # DELETE -----------------------------------------------------------------------------------------------------------
 
@@ -180,14 +185,14 @@ class StreamTable(
         delete_rows(self._table, self._stream, self._condition(predicates))
 
     def _condition(self, predicates: Any) -> Condition:
-        """The condition of predicates on columns of the table.
+        """Convert Spark's predicates on columns of the table to a condition.
 
         Raises:
-            InvalidInput: One of them has no equivalent.
+            InvalidInput: A predicate cannot be converted, or there is no WHERE.
         """
-        if all(predicate.name() == _TRUE for predicate in predicates):
+        if all(predicate.name() == _ALWAYS_TRUE for predicate in predicates):
             self.truncateTable()
-        found = []
+        conditions = []
         names = self._table_schema.stream_columns(self._stream)
         schema = from_arrow_schema(pa.schema([self._table_schema.field(name) for name in names]))
         for predicate in predicates:
@@ -198,20 +203,20 @@ class StreamTable(
                     hint="use comparisons, IN, IS NULL and LIKE 'prefix%' of columns that are not float, double or "
                     f"nested; or use INSERT with {OP_COLUMN} = 'delete'",
                 )
-            found.append(parsed.condition)
-        return And(tuple(found))
+            conditions.append(parsed.condition)
+        return And(tuple(conditions))
 
     def truncateTable(self, _options: Any = None) -> bool:  # noqa: N802
         raise InvalidInput(
             f"DELETE of {self._name} without WHERE: all rows would be deleted",
-            hint=f"WHERE {self._table_schema.key[0]} IS NOT NULL, if that is meant",
+            hint=f"to delete all rows, add WHERE {self._table_schema.key[0]} IS NOT NULL",
         )
 
 
 class NoScan(
     WithoutMetrics, java=("org.apache.spark.sql.connector.read.ScanBuilder", "org.apache.spark.sql.connector.read.Scan")
 ):
-    """The scan of a DELETE, which Spark plans and does not run."""
+    """The scan of a DELETE, which Spark plans but does not run."""
 
     jvm: CatalogJvm
 
@@ -242,7 +247,7 @@ class Append(
         "org.apache.spark.sql.sources.InsertableRelation",
     ),
 ):
-    """One INSERT: Spark asks for a builder, a write and a relation, which are all this object."""
+    """One INSERT. Spark asks for a builder, a write and a relation, which are all the same object."""
 
     jvm: CatalogJvm
 
@@ -268,29 +273,33 @@ class Append(
     buildForBatch = buildForStreaming = toStreaming = toBatch  # noqa: N815
 
 
-def _key_cast(column: Column, kind: DataType, name: str) -> Column:
-    """A cast that fails for a value that it would change: Spark rounds, and drops a time of day."""
-    cast = column.cast(kind)
-    text = sf.concat(sf.lit(f"key column {name!r}: "), column.cast("string"), sf.lit(f" is no {kind.simpleString()}"))
-    return sf.when(cast.eqNullSafe(column), cast).otherwise(sf.raise_error(text).cast(kind))
+def _cast_key(column: Column, target: DataType, name: str) -> Column:
+    """Cast a key column; fail for a value that the cast would change. Spark rounds numbers and drops a time of day."""
+    cast = column.cast(target)
+    text = sf.concat(
+        sf.lit(f"key column {name!r}: "),
+        column.cast("string"),
+        sf.lit(f" is not a value of type {target.simpleString()}"),
+    )
+    return sf.when(cast.eqNullSafe(column), cast).otherwise(sf.raise_error(text).cast(target))
 
 
-def _batch(options: Mapping[str, str]) -> tuple[str, int] | None:
-    """The query id and the number of a batch in the options of a statement; None if there are none.
+def _parse_batch(options: Mapping[str, str]) -> tuple[str, int] | None:
+    """Parse the query id and the batch number in the options of a statement; None without options.
 
     Raises:
-        InvalidInput: There is only one of the two, another option, or the number is not one.
+        InvalidInput: Only one of the two options is set, another option is, or the batch is not a number.
     """
-    given = {name.lower(): value for name, value in options.items()}
-    unknown = sorted(given.keys() - {_QUERY_ID, _BATCH})
+    values = {name.lower(): value for name, value in options.items()}
+    unknown = sorted(values.keys() - {_QUERY_ID, _BATCH})
     if unknown:
         raise InvalidInput(f"option {unknown[0]!r} is unknown", hint=f"options: {_QUERY_ID}, {_BATCH}")
-    if not given:
+    if not values:
         return None
-    number = given.get(_BATCH, "")
-    if _QUERY_ID not in given or not number.isdecimal():
+    number = values.get(_BATCH, "")
+    if _QUERY_ID not in values or not number.isdecimal():
         raise InvalidInput(
             f"options {_QUERY_ID} and {_BATCH}: a text that names the query, and a number, go together",
-            hint=f"WITH ('{_QUERY_ID}' = 'nightly-load', '{_BATCH}' = '7')",
+            hint=f"write for example WITH ('{_QUERY_ID}' = 'nightly-load', '{_BATCH}' = '7')",
         )
-    return given[_QUERY_ID], int(number)
+    return values[_QUERY_ID], int(number)

@@ -1,8 +1,8 @@
 """Arguments that commands share, the printing of errors, and exit codes.
 
 Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done. `weft check`
-also uses 3, see `weft.streams.cli.check_command`, and `weft run` 4, see
-`weft.streams.pipeline.run.supervisor.ending_of_all`.
+also uses 3 (see `weft.streams.cli.check_command`), and `weft run` 4 (see
+`weft.streams.pipeline.run.supervisor.ending_of_all`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from weft.storage import Table
 from weft.storage.errors import InvalidInput, NotFound, TableError
 from weft.storage.foreign_text import parse_json
-from weft.streams.cli.completion import places
+from weft.streams.cli.completion import list_targets
 from weft.streams.pipeline.file.file_problems import FileProblem, WrongFile
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
 from weft.streams.pipeline.file.pipeline import load_settings
@@ -33,14 +33,14 @@ Section = TypeVar("Section", bound=BaseModel)
 FAILED: Final = 1
 USAGE: Final = 2
 PIPE_WIDTH: Final = 240
-NEARBY: Final = 5  # tables that a hint names
+MAX_HINT_TABLES: Final = 5
 
-errors: Final = Console(stderr=True, highlight=False, markup=False)
+stderr: Final = Console(stderr=True, highlight=False, markup=False)
 
 Target = Annotated[
     str,
     typer.Argument(
-        metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.", autocompletion=places
+        metavar="PIPELINE|URI", help="A pipeline file (*.yaml), or a table's location.", autocompletion=list_targets
     ),
 ]
 StorageOption = Annotated[
@@ -79,12 +79,13 @@ Json = Annotated[bool, typer.Option("--json", help="JSON lines instead of tables
 
 
 def console() -> Console:
+    """Return a console for standard output, without a limit of width in a pipe."""
     # A pipe has no width; output for another program must not be cut.
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 class Commands(TyperGroup):
-    """A group of commands that prints an error of weft as a red line and its hint, and exits with `FAILED`."""
+    """A group of commands that prints an error of weft in red, with its hint, and exits with `FAILED`."""
 
     def invoke(self, ctx: Any) -> Any:
         with _exit_on_error(FAILED):
@@ -92,7 +93,7 @@ class Commands(TyperGroup):
 
 
 def usage_errors() -> AbstractContextManager[None]:
-    """Errors in this block are errors of the command line or the pipeline file: exit with `USAGE`."""
+    """Print an error of the block and exit with `USAGE`: the command line or the pipeline file is wrong."""
     return _exit_on_error(USAGE)
 
 
@@ -106,29 +107,29 @@ def _exit_on_error(code: int) -> Iterator[None]:
 
 
 def print_error(error: TableError) -> None:
-    """Print an error and its hint to standard error; of a wrong pipeline file all its problems, as weft check does."""
+    """Print an error and its hint to standard error; for a wrong pipeline file, all problems as weft check does."""
     if isinstance(error, WrongFile):
         for problem in error.problems:
-            print_problem(errors, error.file, problem, style="red")
+            print_problem(stderr, error.file, problem, style="red")
         if error.hint and not any(problem.hint for problem in error.problems):
-            errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+            stderr.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
         return
-    errors.print(error.message, style="red", soft_wrap=True)
+    stderr.print(error.message, style="red", soft_wrap=True)
     if error.hint:
-        errors.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
+        stderr.print(f"hint: {error.hint}", style="dim", soft_wrap=True)
     if error.guide:
-        errors.print(f"guide: {error.guide}", style="dim", soft_wrap=True)
+        stderr.print(f"guide: {error.guide}", style="dim", soft_wrap=True)
 
 
 def print_problem(to: Console, file: str, problem: FileProblem, kind: str = "", style: str | None = None) -> None:
     """Print a problem of a pipeline file with its line, its hint and its guide.
 
     Args:
-        to: Where to.
-        file: Name of the file.
+        to: The console to print to.
+        file: Name of the pipeline file.
         problem: The problem.
-        kind: Put before the message, such as ``warning: ``.
-        style: Of the message.
+        kind: Prefix of the message, such as ``warning: ``.
+        style: Style of the message.
     """
     place = file if problem.line is None else f"{file}:{problem.line}"
     to.print(f"{place}: {kind}{problem.message}", style=style, soft_wrap=True)
@@ -150,12 +151,12 @@ def load_target(target: str, storage_option: Sequence[str] | None, *sections: st
     """
     with usage_errors():
         settings = load_settings(target, *sections)
-        given = parse_storage_options(storage_option or ())
-    known = settings.table.storage_options
-    for name in given:
-        if name in known and known[name] != given[name]:
-            print_override(f"--storage-option {name}", "value")  # no values: they may be secrets
-    return replace(settings, table=replace(settings.table, storage_options={**known, **given}))
+        flag_options = parse_storage_options(storage_option or ())
+    file_options = settings.table.storage_options
+    for name in flag_options:
+        if name in file_options and file_options[name] != flag_options[name]:
+            print_override(f"--storage-option {name}", "value")  # the values themselves may be secrets
+    return replace(settings, table=replace(settings.table, storage_options={**file_options, **flag_options}))
 
 
 def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
@@ -173,8 +174,8 @@ def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
         if text.lstrip().startswith("{"):
             options.update(_json_object(text))
             continue
-        name, found, value = text.partition("=")
-        if not found or not name.strip():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
             raise InvalidInput(
                 "--storage-option is neither KEY=VALUE nor a JSON object",
                 hint="""for example --storage-option anon=true, or --storage-option '{"key": "..."}'""",
@@ -183,19 +184,25 @@ def parse_storage_options(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def column_names(given: Sequence[str] | None) -> list[str] | None:
-    """The names in an option that may be repeated, and whose values are names separated by commas; None without it."""
-    if given is None:
+def split_names(texts: Sequence[str] | None) -> list[str] | None:
+    """Split the values of a repeatable option at commas; `None` if the option is absent."""
+    if texts is None:
         return None
-    return [name.strip() for text in given for name in text.split(",") if name.strip()]
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
         return dict(parse_json(text))
     except ValueError as error:
-        where = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else "wrong"
-        raise InvalidInput(f"--storage-option is not a JSON object: {where}", hint="or write KEY=VALUE") from None
+        where = (
+            f"{error.msg} at character {error.pos + 1}"
+            if isinstance(error, json.JSONDecodeError)
+            else "it cannot be parsed"
+        )
+        raise InvalidInput(
+            f"--storage-option is not a JSON object: {where}", hint="correct it, or write KEY=VALUE"
+        ) from None
 
 
 def _option_value(text: str) -> Any:
@@ -208,35 +215,36 @@ def _option_value(text: str) -> Any:
 
 
 def flag_of(setting: str) -> str:
-    """The flag of the command line for a setting of the pipeline file."""
+    """Return the command-line flag for a setting of the pipeline file."""
     return f"--{setting.replace('_', '-')}"
 
 
 def override(section: Section, flags: Mapping[str, object]) -> Section:
-    """A section of the pipeline file, overridden by flags of the command line: those that are not None.
+    """Return a section of the pipeline file with the values of all flags that are not None.
 
     Raises:
-        InvalidInput: See `validated`.
+        InvalidInput: See `validate`.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    return validated(type(section), {**section.model_dump(), **given})
+    values = {name: value for name, value in flags.items() if value is not None}
+    return validate(type(section), {**section.model_dump(), **values})
 
 
-def validated(model: type[Section], values: Mapping[str, object]) -> Section:
-    """A model of values of the command line.
+def validate(model: type[Section], values: Mapping[str, object]) -> Section:
+    """Build a model from values of the command line.
 
     Raises:
-        InvalidInput: A value is out of its range, or not of its type. The message names the flag.
+        InvalidInput: A value is out of range or has the wrong type. The message names the flag.
     """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise InvalidInput(f"{flag_of(str(wrong['loc'][0]))}: {wrong['msg'].removeprefix('Value error, ')}") from None
+        problem = error.errors()[0]
+        flag = flag_of(str(problem["loc"][0]))
+        raise InvalidInput(f"{flag}: {problem['msg'].removeprefix('Value error, ')}") from None
 
 
-def with_flags(settings: CommandSettings, name: str, section: Section, flags: Mapping[str, object]) -> Section:
-    """`override`; prints which settings of the file are overridden."""
+def override_and_print(settings: CommandSettings, name: str, section: Section, flags: Mapping[str, object]) -> Section:
+    """Do what `override` does, and print which settings of the file are overridden."""
     changed = override(section, flags)
     print_overrides(settings, name, section, changed, flags)
     return changed
@@ -245,7 +253,7 @@ def with_flags(settings: CommandSettings, name: str, section: Section, flags: Ma
 def print_overrides(
     settings: CommandSettings, name: str, before: BaseModel, after: BaseModel, flags: Mapping[str, object]
 ) -> None:
-    """Print which settings of a section of the file are overridden by flags: those that are not None."""
+    """Print each setting of the section that a flag overrides, if the pipeline file has it with another value."""
     for setting, value in flags.items():
         written = settings.as_written(name, setting)
         if value is not None and written is not None and getattr(after, setting) != getattr(before, setting):
@@ -254,7 +262,7 @@ def print_overrides(
 
 def print_override(flag: str, written: object) -> None:
     """Print that a flag overrides the pipeline file."""
-    errors.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
+    stderr.print(f"{flag} instead of the pipeline's {written}", style="dim", soft_wrap=True)
 
 
 def open_table(target: str, storage_option: Sequence[str] | None) -> Table:
@@ -269,25 +277,30 @@ def open_location(location: TableLocation) -> Table:
         StoreUnavailable: The store does not answer within a few seconds, or refuses access.
         NotFound: There is no table at the location.
     """
-    with tables_nearby():
+    with hint_at_tables():
         return location.open()
 
 
 @contextmanager
-def tables_nearby() -> Iterator[None]:
-    """An error that there is no table gets a hint that names the tables below the current folder."""
+def hint_at_tables() -> Iterator[None]:
+    """If the block finds no table, add the tables below the current folder to the hint of the error."""
     try:
         yield
     except NotFound as error:
-        known = [place for place in places("") if not place.endswith((".yaml", ".yml"))]
-        if known and "there is no table at" in error.message:
-            more = f" and {len(known) - NEARBY} more" if len(known) > NEARBY else ""
-            error.hint = f"{error.hint}; tables below this folder: {', '.join(known[:NEARBY])}{more}"
+        tables = [path for path in list_targets("") if not path.endswith((".yaml", ".yml"))]
+        if tables and "there is no table at" in error.message:
+            more = f" and {len(tables) - MAX_HINT_TABLES} more" if len(tables) > MAX_HINT_TABLES else ""
+            error.hint = f"{error.hint}; tables below this folder: {', '.join(tables[:MAX_HINT_TABLES])}{more}"
         raise
 
 
-def print_free_port(place: tuple[str, int], port: int) -> None:
-    """Print to standard error where ``--http`` serves, if the user has left the choice of the port to us."""
-    address, wanted = place
-    if wanted == 0:
-        errors.print(f"--http 0: http://{address}:{port}/metrics", soft_wrap=True)
+def print_free_port(http: tuple[str, int], port: int) -> None:
+    """Print the URL of the metrics to standard error if ``--http`` asked for a free port.
+
+    Args:
+        http: Address and port of the option ``--http``; port 0 asks for a free one.
+        port: The port that was opened.
+    """
+    address, requested_port = http
+    if requested_port == 0:
+        stderr.print(f"--http 0: http://{address}:{port}/metrics", soft_wrap=True)

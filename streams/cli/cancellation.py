@@ -1,7 +1,7 @@
-"""What Ctrl-C cancels: the start of Spark, and statements of Spark SQL.
+"""Cancels the start of Spark and statements of Spark SQL at Ctrl-C.
 
-PySpark handles Ctrl-C itself, with a request on the connection of the interrupted thread. In the middle of an answer
-that breaks the connection, so here the thread that is interrupted only waits.
+PySpark handles Ctrl-C itself: it sends a request on the connection of the interrupted thread. In the middle of an
+answer that breaks the connection. So the work runs in another thread here, and the interrupted thread only waits.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from weft.streams.cli.arguments import errors
+from weft.streams.cli.arguments import stderr
 
 T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.05
 _CANCEL_SECONDS: Final = 10.0  # time for Spark to end its tasks
-_AGAIN_SECONDS: Final = 0.3  # a statement that has just begun has no jobs yet, so one request may cancel nothing
+_RETRY_SECONDS: Final = 0.3  # a statement that has just begun has no jobs yet, so one request may cancel nothing
 
 
 def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[], None]) -> None:
-    """Run a statement in a thread, and cancel it at Ctrl-C; ``cancel`` is called until the statement has ended.
+    """Run a statement in a thread, and cancel it at Ctrl-C: call ``cancel`` again and again until the statement ends.
 
     Raises:
         KeyboardInterrupt: The statement was cancelled.
@@ -34,14 +34,14 @@ def run_until_ctrl_c(run: Callable[[str], None], text: str, cancel: Callable[[],
         deadline = time.monotonic() + _CANCEL_SECONDS
         while not work.ended.is_set() and time.monotonic() < deadline:
             cancel()
-            work.ended.wait(_AGAIN_SECONDS)
+            work.ended.wait(_RETRY_SECONDS)
         if not work.ended.is_set():
-            errors.print("the statement does not end yet: it goes on in the background", style="yellow")
+            stderr.print("the statement has not ended yet: it continues in the background", style="yellow")
         raise
 
 
 def start_until_ctrl_c(start: Callable[[], T]) -> T:
-    """What ``start`` returns, which runs in a thread. After Ctrl-C it goes on until the process ends.
+    """Run ``start`` in a thread and return its result. After Ctrl-C it continues until the process ends.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
@@ -72,7 +72,7 @@ class _Work(Generic[T]):
             self.ended.set()
 
     def wait(self) -> T:
-        """Start the thread; its result, or its error. Ctrl-C ends only the waiting, with a KeyboardInterrupt."""
+        """Start the thread and return its result, or raise its error. Ctrl-C raises KeyboardInterrupt here only."""
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             threading.Thread(target=self._run, daemon=True).start()

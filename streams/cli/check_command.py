@@ -1,4 +1,4 @@
-"""``weft check``: everything that is wrong with a pipeline file, what is quick to see first. It changes nothing."""
+"""``weft check``: reports everything that is wrong with a pipeline file, quick checks first. Changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.errors import NotFound, TableError
 from weft.storage.plural import counted
-from weft.streams.cli.arguments import USAGE, Json, console, errors, print_problem, usage_errors
+from weft.streams.cli.arguments import USAGE, Json, console, print_problem, stderr, usage_errors
 from weft.streams.cli.completion import pipeline_files
 from weft.streams.cli.examples import examples
 from weft.streams.cli.output import print_json
@@ -24,7 +24,7 @@ from weft.streams.pipeline.file.model import WriterSpec
 check_command = typer.Typer()
 
 UNCHECKED: Final = 3
-"""Exit code: no problem, but something that was to be looked at did not answer, or is missing."""
+"""Exit code: no problem was found, but a check was skipped because a server did not answer or a program is missing."""
 
 
 @check_command.command(
@@ -50,27 +50,27 @@ def check(
 
     What the file alone shows comes first. Then the newest messages are read, if the brokers answer: fields that none
     of them has are warnings. Last, Spark checks the expressions. Nothing is started, created or changed, and no offset
-    is committed. Exit code 2 if there is a problem; warnings are none. Exit code 3 if there is none so far, but brokers
-    or a registry did not answer, or there is no Java: --without-messages and --without-spark leave that out.
+    is committed. Exit code 2 if there is a problem; warnings do not count. Exit code 3 if no problem was found, but
+    brokers or a registry did not answer, or Java is missing: --without-messages and --without-spark skip these checks.
     """
     with usage_errors():
         checked = check_file(pipeline)
     out = _Output(pipeline, as_json=as_json)
     out.print(checked.problems)
     writers = {} if checked.pipeline is None else checked.pipeline.writers
-    sound = {name: writer for name, writer in writers.items() if not _has_problem(name, checked)}
+    valid_writers = {name: writer for name, writer in writers.items() if not _has_problem(name, checked)}
     if without_messages:
         out.note("messages were not looked at")
-    elif sound:
-        _look_at_messages(sound, checked.schema, out, quiet=quiet)
+    elif valid_writers:
+        _look_at_messages(valid_writers, checked.schema, out, quiet=quiet)
     if without_spark:
         out.note("expressions and types were not checked")
     elif writers:
         try:
             with progress("checking expressions", quiet=quiet):
-                found = list(_expression_problems(checked, sound.values()))
-            out.print(locate_problems(pipeline.absolute(), found))
-        except NotFound as error:  # no Java
+                problems = list(_expression_problems(checked, valid_writers.values()))
+            out.print(locate_problems(pipeline.absolute(), problems))
+        except NotFound as error:  # Java is missing
             out.skip(f"expressions and types were not checked: {error.message}")
     if not as_json:
         console().print(out.total)
@@ -81,7 +81,7 @@ def check(
 
 
 def _has_problem(name: str, checked: CheckedFile) -> bool:
-    """Whether the source or the fields of a writer are wrong: messages and expressions would show the same again."""
+    """Whether the source or the fields of a writer are wrong; other checks would only repeat such problems."""
     where = tuple(f"writers.{name}.{section}" for section in ("schema", "key", "source"))
     return any(problem.message.startswith((*where, f"writers.{name}: kafka.")) for problem in checked.problems)
 
@@ -92,14 +92,14 @@ def _look_at_messages(
     from weft.streams.pipeline.infer.check_messages import check_messages
 
     with progress("looking at messages", quiet=quiet):
-        found = check_messages(writers, schema)
-    out.print(locate_problems(out.pipeline.absolute(), found.warnings), warning=True)
-    for name, source in found.checked.items():
+        result = check_messages(writers, schema)
+    out.print(locate_problems(out.pipeline.absolute(), result.warnings), warning=True)
+    for name, source in result.checked.items():
         out.note(f"{name}: fields were compared with {source}")
-    for reason in dict.fromkeys(found.unchecked.values()):
-        names = [name for name, other in found.unchecked.items() if other == reason]
+    for reason in dict.fromkeys(result.unchecked.values()):
+        names = [name for name, other in result.unchecked.items() if other == reason]
         text = f"{', '.join(names)}: messages were not looked at: {reason}"
-        if found.unreachable.isdisjoint(names):
+        if result.unreachable.isdisjoint(names):
             out.note(text)
         else:
             out.skip(text)
@@ -109,14 +109,14 @@ def _expression_problems(checked: CheckedFile, writers: Iterable[WriterSpec]) ->
     from weft.streams.spark.session import temporary_session
     from weft.streams.write.check_expressions import expression_problems
 
-    # Without the settings of the file: those for a cluster do not matter for the analysis.
+    # The Spark settings of the file are left out: those for a cluster do not matter for the analysis.
     with temporary_session("weft check", {}) as spark:
         for writer in writers:
             yield from expression_problems(spark, writer, checked.schema)
 
 
 class _Output:
-    """Prints what is found, each thing once, as soon as it is known."""
+    """Prints problems and warnings as soon as they are found, each message once, and counts them."""
 
     def __init__(self, pipeline: Path, *, as_json: bool) -> None:
         self.pipeline, self._as_json = pipeline, as_json
@@ -125,27 +125,27 @@ class _Output:
 
     @property
     def total(self) -> str:
-        """How much was found."""
-        warned = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
+        """The last line: number of problems and warnings."""
+        warnings = f", {counted(self.warnings, 'warning')}" if self.warnings else ""
         if self.problems:
-            return counted(self.problems, "problem") + warned
+            return counted(self.problems, "problem") + warnings
         unchecked = ", but not everything could be checked" if self.skipped else ""
-        return f"{self.pipeline}: no problem found{warned}{unchecked}"
+        return f"{self.pipeline}: no problem found{warnings}{unchecked}"
 
     def note(self, text: str) -> None:
-        """Print what was or was not looked at, to standard error."""
-        errors.print(text, style="dim", soft_wrap=True)
+        """Print to standard error what was compared, or left out by an option."""
+        stderr.print(text, style="dim", soft_wrap=True)
 
     def skip(self, text: str) -> None:
-        """Print what could not be looked at although it was asked for."""
+        """Print which check could not be made, and count it."""
         self.skipped += 1
-        errors.print(text, style="yellow", soft_wrap=True)
+        stderr.print(text, style="yellow", soft_wrap=True)
         if self._as_json:
             print_json({"severity": "skipped", **asdict(FileProblem(text, "", None))})
 
-    def print(self, found: Sequence[FileProblem], *, warning: bool = False) -> None:
+    def print(self, problems: Sequence[FileProblem], *, warning: bool = False) -> None:
         """Print problems or warnings."""
-        for problem in found:
+        for problem in problems:
             if problem.message not in self._printed:
                 self._printed.add(problem.message)
                 self.problems += not warning

@@ -16,10 +16,10 @@ from weft.streams.doctor.finding import Finding, Level
 from weft.streams.pipeline.file.pipeline import is_pipeline, load_pipeline
 from weft.streams.pipeline.run.run import choose_part
 
-doctoring = typer.Typer()
+doctor_command = typer.Typer()
 
 
-@doctoring.command(epilog=examples("weft doctor shop/pipeline.yaml", "weft doctor s3://lake/"))
+@doctor_command.command(epilog=examples("weft doctor shop/pipeline.yaml", "weft doctor s3://lake/"))
 def doctor(
     target: Annotated[
         str,
@@ -41,36 +41,37 @@ def doctor(
     and expressions, the store (conditional writes are really tried), its clock, the table, and the disk. Exit code 1 if
     there is a problem; warnings do not count.
 
-    Of a location: the store, its clock, and whether each table there can be read, with its references. The files of a
-    table are checked by weft verify.
+    For a location it checks the store, its clock, and whether each table there can be read, with its references. weft
+    verify checks the files of a table.
     """
     if is_pipeline(target):
-        found = _of_pipeline(target, only, sample, storage_option, quiet=quiet)
+        findings = _diagnose_pipeline(target, only, sample, storage_option, quiet=quiet)
     else:
         from weft.streams.doctor.lake_checks import diagnose_lake
 
         with usage_errors():
             if only is not None or sample is not None:
                 raise InvalidInput(
-                    "--only and --sample are for a pipeline file", hint=f"leave them out: {target} is none"
+                    "--only and --sample are for a pipeline file",
+                    hint=f"leave them out: {target} is not a pipeline file",
                 )
         location = load_target(target, storage_option).table
         with progress("checking", quiet=quiet):
-            found = diagnose_lake(location)
-    for finding in found:
+            findings = diagnose_lake(location)
+    for finding in findings:
         if as_json:
             print_json(finding)
         else:
             _print(finding)
-    problems = sum(finding.level is Level.PROBLEM for finding in found)
-    warnings = sum(finding.level is Level.WARNING for finding in found)
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    warnings = sum(finding.level is Level.WARNING for finding in findings)
     if not as_json:
         typer.echo(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}")
     if problems:
         raise typer.Exit(FAILED)
 
 
-def _of_pipeline(
+def _diagnose_pipeline(
     path: str, only: str | None, sample: int | None, storage_option: list[str] | None, *, quiet: bool
 ) -> list[Finding]:
     from weft.streams.doctor.diagnose import SAMPLE, diagnose

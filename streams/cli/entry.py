@@ -1,4 +1,4 @@
-"""Where ``weft`` begins: Ctrl-C ends it without a stack, also while its modules are still being loaded."""
+"""The entry point of ``weft``: Ctrl-C ends it without a stack trace, even while modules are still being imported."""
 
 from __future__ import annotations
 

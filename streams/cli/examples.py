@@ -1,4 +1,4 @@
-"""Examples of a command, which its help shows below its options."""
+"""Examples of commands for their help."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ TITLE = "Examples:"
 
 
 def examples(*lines: str) -> str:
-    """The text that ``--help`` shows below the options.
+    """Format examples as the text that ``--help`` shows below the options.
 
     Args:
-        lines: Command lines, without a shell's prompt. A test parses each with the parser of the command.
+        lines: Command lines, without the prompt of a shell. A test parses each with the parser of the command.
     """
-    # An empty line keeps typer from joining two lines; brackets would be markup.
+    # Typer joins lines unless an empty line is between them, and takes brackets for markup unless they are escaped.
     return "\n\n".join([TITLE, *map(escape, lines)])

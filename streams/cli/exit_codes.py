@@ -1,6 +1,6 @@
-"""Exit codes of ``weft``. Imports nothing, so that `weft.streams.cli.entry` is quick.
+"""The exit code of an interrupted command. Imports nothing, so that `weft.streams.cli.entry` starts quickly.
 
-Success is 0, and `weft check` and `weft doctor` have codes of their own (`weft --help` lists all).
+`weft.streams.cli.arguments` has the other codes; `weft --help` lists all.
 """
 
 from __future__ import annotations
@@ -8,4 +8,4 @@ from __future__ import annotations
 from typing import Final
 
 INTERRUPTED: Final = 130
-"""The exit code of a shell's command that Ctrl-C has ended."""
+"""The exit code of a command that Ctrl-C has ended, as in shells: 128 + SIGINT."""

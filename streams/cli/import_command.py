@@ -1,8 +1,7 @@
-"""``weft import``: makes a table from a table of another format, and translates its options."""
+"""``weft import``: creates a table from a table of another format, and translates its options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -10,21 +9,21 @@ import typer
 
 from weft.storage.config.table_config import load_config
 from weft.storage.errors import InvalidInput
-from weft.storage.imports.foreign_table import ForeignTable, open_foreign
+from weft.storage.imports.foreign_table import open_foreign
 from weft.storage.imports.import_table import ImportResult, import_table
 from weft.storage.imports.table_text import TableText, read_table_text
 from weft.storage.imports.translate import to_yaml, translate
 from weft.storage.imports.translation import Declaration, Translation
 from weft.storage.plural import counted
 from weft.storage.store.open_store import check_reachable
-from weft.streams.cli.arguments import Json, StorageOption, column_names, parse_storage_options, usage_errors
+from weft.streams.cli.arguments import Json, StorageOption, parse_storage_options, split_names, usage_errors
 from weft.streams.cli.examples import examples
 from weft.streams.cli.output import print_json, print_result
 from weft.streams.cli.progress import Quiet, progress
 
 import_command = typer.Typer()
 
-_TEXTS: Final = (".sql", ".properties")
+_TEXT_SUFFIXES: Final = (".sql", ".properties")
 SourceFormat = Literal["parquet", "delta", "iceberg", "hudi", "paimon"]
 
 
@@ -93,66 +92,56 @@ def import_(
             raise InvalidInput("the location of the new table is missing", hint="give URI, or --dry-run")
         if config is not None and (options or key or ordering or leave_out):
             raise InvalidInput(
-                "--config says everything about the table", hint="leave out --options, --key, --ordering, --leave-out"
+                "--config defines the whole table", hint="leave out --options, --key, --ordering and --leave-out"
             )
-        given = parse_storage_options(source_option or ())
+        source_options = parse_storage_options(source_option or ())
         text = None if options is None else _read_text(options)
-        chosen = None if config is None else load_config(config)
-        opened = None
-        if source.endswith(_TEXTS):
+        table_config: Any = None if config is None else load_config(config)
+        foreign_table = None
+        if source.endswith(_TEXT_SUFFIXES):
             if not dry_run:
                 raise InvalidInput(f"{source} is text without rows", hint="add --dry-run, or give it as --options")
             text = _read_text(Path(source))
         else:
-            opened = open_foreign(source_format, source, version=source_version, options=given)
-        found = None
-        if chosen is None:
-            kind = source_format if opened is not None or text is None else text.dialect
-            declaration = Declaration({}) if opened is None else opened.declaration(column_names(leave_out) or ())
-            found = translate(kind, declaration, text, key=column_names(key), ordering=column_names(ordering) or ())
-        target = parse_storage_options(storage_option or ())
+            foreign_table = open_foreign(source_format, source, version=source_version, options=source_options)
+        proposal = None
+        if table_config is None:
+            kind = source_format if foreign_table is not None or text is None else text.dialect
+            without = split_names(leave_out) or ()
+            declared = Declaration({}) if foreign_table is None else foreign_table.declaration(without)
+            proposal = translate(kind, declared, text, key=split_names(key), ordering=split_names(ordering) or ())
+            table_config = proposal.config
+        target_options = parse_storage_options(storage_option or ())
     if dry_run:
-        _print_proposal(found, as_json=as_json)
+        _print_proposal(proposal, as_json=as_json)
         return
-    assert opened is not None, "only a dry run has no source"
+    assert foreign_table is not None, "only a dry run has no source"
     assert uri is not None, "only a dry run has no target"
-    _copy(opened, uri, target, chosen if found is None else found.config, quiet=quiet, as_json=as_json)
-
-
-def _copy(
-    source: ForeignTable, uri: str, target: Mapping[str, Any], config: Any, *, quiet: bool, as_json: bool
-) -> None:
-    check_reachable(uri, target)
+    check_reachable(uri, target_options)
     with progress("importing", quiet=quiet) as show:
-        done = import_table(
-            uri,
-            source,
-            config,
-            storage_options=target,
-            progress=show,
-        )
-    print_result(done, _described(done), as_json=as_json)
+        result = import_table(uri, foreign_table, table_config, storage_options=target_options, progress=show)
+    print_result(result, _describe(result), as_json=as_json)
 
 
-def _described(done: ImportResult) -> str:
-    what = " ".join(done.source.values())
-    if not done.imported:
-        return f"{what} is imported already: {done.uri} shows {counted(done.keys, 'row')} now"
-    lines = [f"{counted(done.rows, 'row')} of {what} are in {done.uri}: it shows {counted(done.keys, 'row')}"]
-    if done.merged:
-        lines.append(f"{counted(done.merged, 'row')} had a key that another row has, which won")
-    if done.rows_ignored:
-        lines.append(f"{counted(done.rows_ignored, 'row')} had a key alone, without any value, and are left out")
-    return "\n".join([*lines, f"next: weft compact {done.uri}"])
+def _describe(result: ImportResult) -> str:
+    source = " ".join(result.source.values())
+    if not result.imported:
+        return f"{source} is imported already: {result.uri} shows {counted(result.keys, 'row')} now"
+    lines = [f"{counted(result.rows, 'row')} of {source} are in {result.uri}: it shows {counted(result.keys, 'row')}"]
+    if result.merged:
+        lines.append(f"{counted(result.merged, 'row')} had a key that another row has, which won")
+    if result.rows_ignored:
+        lines.append(f"{counted(result.rows_ignored, 'row')} had a key alone, without any value, and are left out")
+    return "\n".join([*lines, f"next: weft compact {result.uri}"])
 
 
-def _print_proposal(found: Translation | None, *, as_json: bool) -> None:
-    if found is None:
+def _print_proposal(proposal: Translation | None, *, as_json: bool) -> None:
+    if proposal is None:
         raise InvalidInput("--dry-run with --config: there is nothing to propose", hint="leave out one of them")
     if as_json:
-        print_json({"config": found.config, "report": found.report})
+        print_json({"config": proposal.config, "report": proposal.report})
     else:
-        typer.echo(to_yaml(found), nl=False)
+        typer.echo(to_yaml(proposal), nl=False)
 
 
 def _read_text(path: Path) -> TableText:

@@ -11,7 +11,7 @@ import typer
 
 from weft.storage.config.config_file import errors_at
 from weft.storage.errors import InvalidInput
-from weft.streams.cli.arguments import errors, usage_errors
+from weft.streams.cli.arguments import stderr, usage_errors
 from weft.streams.cli.completion import pipeline_files
 from weft.streams.cli.examples import examples
 from weft.streams.cli.progress import Quiet, progress
@@ -44,51 +44,53 @@ def infer(
     """
     with usage_errors():
         raw = read_file(pipeline.absolute())
-        given, _ = read_fields(PipelineConfig, raw, pipeline.absolute(), os.environ)
-        wanted = {
+        config, _ = read_fields(PipelineConfig, raw, pipeline.absolute(), os.environ)
+        sections = {
             name: section
-            for name, section in given.writers.items()
+            for name, section in config.writers.items()
             if section.message is None and isinstance(section.source, KafkaSection | FilesSection)
         }
-        if not wanted:
+        if not sections:
             raise InvalidInput(
-                "every Kafka writer has a schema, and every writer of files",
+                "every Kafka writer has a schema, and so has every writer of files",
                 hint="remove the schema of writers to infer it again",
             )
-        for name, section in wanted.items():
+        for name, section in sections.items():
             if isinstance(section.source, KafkaSection):
                 for field in ("format", "key_format"):
                     with errors_at(f"writers.{name}.source.{field}: "):
-                        settings = {**given.registry, **section.registry}
+                        settings = {**config.registry, **section.registry}
                         check_registry_settings(getattr(section.source, field), settings)
-    found: dict[str, Fields] = {}
-    for name, section in wanted.items():
+    inferred: dict[str, Fields] = {}
+    for name, section in sections.items():
         with errors_at(f"writers.{name}.source: "):
             with progress(f"reading {name}", quiet=quiet):
-                fields = propose_fields(read_messages(name, section, given, pipeline.absolute().parent, sample))
+                fields = propose_fields(read_messages(name, section, config, pipeline.absolute().parent, sample))
             if fields is None:
-                raise InvalidInput("no field has a type that a column can have", hint="write schema by hand")
-        found[name] = fields
-    proposal = propose(found)
-    typer.echo(_file(raw, found, proposal), nl=False)
-    for name, fields in found.items():
+                raise InvalidInput(
+                    "no field has a type that a column can have", hint="write the section schema by hand"
+                )
+        inferred[name] = fields
+    proposal = propose(inferred)
+    typer.echo(_format_file(raw, inferred, proposal), nl=False)
+    for name, fields in inferred.items():
         for note in (*fields.notes, *fields.guesses, *proposal.notes.get(name, ())):
-            errors.print(f"{name}: {note}", style="dim", soft_wrap=True, markup=False)
-    if not given.table.config and len(found) < len(given.writers):
-        rest = ", ".join(name for name in given.writers if name not in found)
+            stderr.print(f"{name}: {note}", style="dim", soft_wrap=True, markup=False)
+    if not config.table.config and len(inferred) < len(config.writers):
+        rest = ", ".join(name for name in config.writers if name not in inferred)
         note = f"table.config and select are not proposed, because not every writer is inferred: {rest}"
-        errors.print(f"{note} (remove its schema, or write table.config)", style="dim", soft_wrap=True, markup=False)
+        stderr.print(f"{note} (remove its schema, or write table.config)", style="dim", soft_wrap=True, markup=False)
 
 
-def read_messages(name: str, section: WriterSection, given: PipelineConfig, folder: Path, count: int) -> Messages:
-    """The newest messages of a writer, and what they or their schemas show.
+def read_messages(name: str, section: WriterSection, config: PipelineConfig, folder: Path, count: int) -> Messages:
+    """Read the newest messages of a writer, with the fields that they or their schemas have.
 
     Args:
         name: Name of the writer.
-        section: The writer; only its source is needed.
-        given: The pipeline.
-        folder: The folder of its file.
-        count: Messages or rows to read, at most.
+        section: The writer's section; only its source is used.
+        config: The pipeline file.
+        folder: The folder of the pipeline file, for relative paths.
+        count: Maximum number of messages or rows to read.
 
     Raises:
         typer.Exit: A setting is wrong; the error was printed.
@@ -105,38 +107,37 @@ def read_messages(name: str, section: WriterSection, given: PipelineConfig, fold
     from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
     from weft.streams.pipeline.infer.infer_registry import Kafka
 
-    assert isinstance(source, KafkaSection), "the caller chooses them"
+    assert isinstance(source, KafkaSection), "callers pass only writers of Kafka and of files"
     with usage_errors():
-        settings = {**kafka_options(source, {**given.kafka, **section.kafka}), "includeHeaders": "true"}
+        settings = {**kafka_options(source, {**config.kafka, **section.kafka}), "includeHeaders": "true"}
         options = impatient(parse_options(settings, default_starting="latest"))
     rows = read_newest(options, load_topics(options), count).sort_by("timestamp")
-    registry = {**given.registry, **section.registry}
+    registry = {**config.registry, **section.registry}
     topic = Kafka(stream, options.topics, source.format, source.key_format, registry)
     return kafka_messages(topic, keys_and_values(rows, topic))
 
 
-def _file(raw: Mapping[str, Any], found: Mapping[str, Fields], proposal: Proposal) -> str:
-    """The pipeline file with the proposal, as YAML. References such as ``${NAME}`` stay as they are written."""
-    whole = {name: dict(section) if isinstance(section, dict) else section for name, section in raw.items()}
-    table = {**whole["table"]}
-    adds_table = "config" not in table and len(found) == len(whole["writers"])
+def _format_file(raw: Mapping[str, Any], inferred: Mapping[str, Fields], proposal: Proposal) -> str:
+    """Format the pipeline file with the proposal as YAML. References such as ``${NAME}`` stay unresolved."""
+    table = {**raw["table"]}
+    adds_table = "config" not in table and len(inferred) == len(raw["writers"])
     if adds_table:
         table["config"] = proposal.config
     writers = {}
-    for name, section in whole["writers"].items():
-        added = proposal.writers.get(name, {})
-        if not adds_table and "schema" in added:
-            added = {"schema": added["schema"]}
-        writers[name] = {**section, **{key: value for key, value in added.items() if key not in section}}
-    new = {**whole, "table": table, "writers": writers}
+    for name, section in raw["writers"].items():
+        additions = proposal.writers.get(name, {})
+        if not adds_table and "schema" in additions:
+            additions = {"schema": additions["schema"]}
+        writers[name] = {**section, **additions, **section}  # the order and the values of the file stay
+    new = {**raw, "table": table, "writers": writers}
     head = "# Proposed by weft infer. Check key, ordering columns and groups, then run weft check."
     notes = [
         f"# {name}: {note}"
-        for name, fields in found.items()
+        for name, fields in inferred.items()
         for note in (*fields.notes, *fields.guesses, *proposal.notes.get(name, ()))
     ]
     comments: dict[tuple[str, ...], str] = {}
-    for name, fields in found.items():
+    for name, fields in inferred.items():
         for part, texts in (("schema", fields.texts), ("select", proposal.joins.get(name, {}))):
-            comments |= {("writers", name, part, each): text for each, text in texts.items()}
+            comments |= {("writers", name, part, field): text for field, text in texts.items()}
     return "\n".join([head, *notes]) + "\n\n" + dump(new, comments)

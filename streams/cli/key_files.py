@@ -1,4 +1,4 @@
-"""Files with keys of rows, for ``weft erase --keys``."""
+"""Reads files with keys of rows, for ``weft erase --keys``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ _FORMATS: Final = ".parquet, .csv (with a header) or .jsonl (one object a line)"
 
 
 def read_keys(file: Path, schema: TableSchema) -> pa.Table:
-    """The key columns of a file, with the types of the table.
+    """Read the key columns of a file.
+
+    Args:
+        file: A file in Parquet, CSV with a header, or JSON lines.
+        schema: Schema of the table, which determines the names and types of the key columns.
+
+    Returns:
+        The key columns in the types of the table, except for Parquet, whose columns keep their types.
 
     Raises:
         InvalidInput: The file cannot be read, has another format, or lacks a key column.
@@ -37,6 +44,6 @@ def read_keys(file: Path, schema: TableSchema) -> pa.Table:
                 return pj.read_json(file, parse_options=parsing)
     except (OSError, pa.ArrowException) as error:
         raise InvalidInput(
-            f"the keys in {file} cannot be read: {error}", hint=f"it needs the columns {', '.join(names)}"
+            f"the keys in {file} cannot be read: {error}", hint=f"give a file with the columns {', '.join(names)}"
         ) from error
-    raise InvalidInput(f"{file} is of no known format", hint=f"give a file that ends with {_FORMATS}")
+    raise InvalidInput(f"{file} has an unknown format", hint=f"give a file that ends with {_FORMATS}")

@@ -1,8 +1,8 @@
 """The command line, ``weft``: each command reads its arguments, calls a function, and prints the result.
 
-Exit codes: 0 ok; 1 something failed; 2 the command line or the pipeline file is wrong, and nothing was done; 3 (only of
-`weft check`) nothing is wrong, but not everything could be checked; 4 (only of `weft run`) nothing failed, but a writer
-was fenced; 130 stopped by Ctrl-C before it was done.
+Exit codes: 0 success; 1 failure; 2 the command line or the pipeline file is wrong, and nothing was done; 3 (only
+`weft check`) no problem was found, but not everything could be checked; 4 (only `weft run`) nothing failed, but a
+writer was fenced; 130 stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from weft.streams.cli.arguments import (
     usage_errors,
 )
 from weft.streams.cli.check_command import check_command
-from weft.streams.cli.completion import completing, pipeline_files
-from weft.streams.cli.dead_letters import letters
-from weft.streams.cli.display import show_and_log, stored_words
-from weft.streams.cli.doctor import doctoring
+from weft.streams.cli.completion import completion_command, pipeline_files
+from weft.streams.cli.dead_letters import dead_letter_commands
+from weft.streams.cli.display import describe_stored, show_and_log
+from weft.streams.cli.doctor import doctor_command
 from weft.streams.cli.examples import examples
 from weft.streams.cli.exit_codes import INTERRUPTED
 from weft.streams.cli.import_command import import_command
@@ -46,13 +46,13 @@ from weft.streams.cli.infer_command import infer_command
 from weft.streams.cli.init_command import init_command
 from weft.streams.cli.operation_commands import alter, operation_commands
 from weft.streams.cli.output import print_result
-from weft.streams.cli.package import package
-from weft.streams.cli.read_commands import reads
+from weft.streams.cli.package import package_commands
+from weft.streams.cli.read_commands import read_commands
 from weft.streams.cli.run_report import RunReport
-from weft.streams.cli.savepoint_command import savepoints
-from weft.streams.cli.show import What, show_parts, show_plot, show_table
+from weft.streams.cli.savepoint_command import savepoint_command
+from weft.streams.cli.show import Aspect, show_parts, show_plot, show_table
 from weft.streams.cli.sql_command import sql_command
-from weft.streams.cli.table_services import table_services
+from weft.streams.cli.table_services import services_command
 from weft.streams.cli.ui_command import ui_command
 from weft.streams.pipeline.file.pipeline import is_pipeline, load_pipeline
 from weft.streams.pipeline.run.error_kinds import Ending
@@ -79,8 +79,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"weft {metadata.version('weft')}")
         raise typer.Exit
 
@@ -91,7 +91,7 @@ def versions(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Options before a command."""
+    """Declare the options before a command."""
 
 
 @app.command(
@@ -172,35 +172,35 @@ def run(
         loaded = load_pipeline(pipeline)
         writers, chosen_services = choose_part(loaded, only, once=once)
         check_sources(loaded)
-        place = None if http is None else parse_address(http)
+        address = None if http is None else parse_address(http)
     page = StatusPage()
-    last: list[JobStatus] = []
+    last_statuses: list[JobStatus] = []
     report = RunReport(loaded, str(pipeline), once=once, exit_on_failure=exit_on_failure)
     if writers or (COMPACTION in chosen_services and loaded.compacts_on_cluster):  # other services need no Spark
         check_java()
     with contextlib.ExitStack() as stack:
-        if place is not None:
-            print_free_port(place, stack.enter_context(serve_status(page, *place)))
+        if address is not None:
+            print_free_port(address, stack.enter_context(serve_status(page, *address)))
             if watches_table(loaded, chosen_services):
                 policy = None if loaded.compaction is None else loaded.compaction.policy
                 show = partial(page.show_table, loaded.table.uri)
                 stack.enter_context(TableWatch(loaded.table, policy, show))
         on_status = stack.enter_context(
-            show_and_log(console(), as_json=as_json, log_format=log_format, log_file=log_file, tells_lost=False)
+            show_and_log(console(), as_json=as_json, log_format=log_format, log_file=log_file, show_failures=False)
         )
 
-        def noted(statuses: Sequence[JobStatus]) -> None:
-            last[:] = statuses
+        def update(statuses: Sequence[JobStatus]) -> None:
+            last_statuses[:] = statuses
             page.update(statuses)
             on_status(statuses)
-            report.see(statuses)
+            report.update(statuses)
 
-        succeeded = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=noted)
+        succeeded = run_pipeline(loaded, only=only, once=once, exit_on_failure=exit_on_failure, on_status=update)
     if once and console().is_terminal and not as_json:
-        for status in last:
+        for status in last_statuses:
             if not status.background and status.name in writers:
-                console().print(f"{status.name}: {stored_words(status)}")
-    ending: int = report.end(last)
+                console().print(f"{status.name}: {describe_stored(status)}")
+    ending: int = report.end(last_statuses)
     if once and ending == Ending.DONE and not succeeded:
         ending = INTERRUPTED
     raise typer.Exit(ending)
@@ -217,8 +217,8 @@ def run(
 def show(
     target: Target,
     what: Annotated[
-        What, typer.Argument(help="overview, timeline, files or streams; of a pipeline file also parts.")
-    ] = What.OVERVIEW,
+        Aspect, typer.Argument(help="overview, timeline, files or streams; of a pipeline file also parts.")
+    ] = Aspect.OVERVIEW,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries of the timeline.")] = 30,
     plot: Annotated[
         bool, typer.Option("--plot", help="Draw rows, commits and freshness of each stream over time, and the backlog.")
@@ -231,14 +231,14 @@ def show(
     With parts, show what each writer and service of a pipeline file did last on this machine: its last run, result and
     error, and when it runs next.
     """
-    if plot and (as_json or what is not What.OVERVIEW):
+    if plot and (as_json or what is not Aspect.OVERVIEW):
         with usage_errors():
-            raise InvalidInput("--plot is a picture of the whole table", hint="leave out --json, and what to show")
-    if what is What.PARTS:
+            raise InvalidInput("--plot is a picture of the whole table", hint="leave out --json, and the argument WHAT")
+    if what is Aspect.PARTS:
         with usage_errors():
             if not is_pipeline(target):
                 raise InvalidInput(
-                    f"{target} is no pipeline file", hint="only a pipeline has parts: weft show FILE parts"
+                    f"{target} is not a pipeline file", hint="give a pipeline file: weft show FILE parts"
                 )
             show_parts(load_pipeline(target), as_json=as_json)
         return
@@ -253,19 +253,19 @@ def show(
 
 app.add_typer(init_command)
 app.add_typer(sql_command)
-app.add_typer(reads)
+app.add_typer(read_commands)
 app.add_typer(check_command)
 app.add_typer(infer_command)
 app.add_typer(import_command)
 app.add_typer(operation_commands)
-app.add_typer(savepoints)
-app.add_typer(table_services)
-app.add_typer(package)
-app.add_typer(doctoring)
+app.add_typer(savepoint_command)
+app.add_typer(services_command)
+app.add_typer(package_commands)
+app.add_typer(doctor_command)
 app.add_typer(ui_command)
-app.add_typer(completing)
+app.add_typer(completion_command)
 app.add_typer(alter, name="alter")
-app.add_typer(letters, name="dead-letters")
+app.add_typer(dead_letter_commands, name="dead-letters")
 
 
 def main() -> None:

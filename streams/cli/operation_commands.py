@@ -1,4 +1,4 @@
-"""Commands that run one operation of a table: made from the declarations in `weft.storage.operations`.
+"""Commands that run one operation of a table, generated from the declarations in `weft.storage.operations`.
 
 A command whose effect cannot be undone asks for confirmation; without a terminal it needs ``--yes``.
 """
@@ -35,11 +35,11 @@ from weft.streams.cli.arguments import (
     flag_of,
     load_target,
     open_location,
+    override_and_print,
     print_override,
     print_overrides,
     usage_errors,
-    validated,
-    with_flags,
+    validate,
 )
 from weft.streams.cli.examples import examples
 from weft.streams.cli.key_files import read_keys
@@ -66,17 +66,22 @@ _LIMITS: Final = ("concurrency", "memory")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before a command whose effect cannot be undone; ``yes``: it was confirmed already."""
+    """Ask for confirmation on the terminal, unless ``yes`` is set.
+
+    Raises:
+        typer.Exit: There is no terminal; the error was printed.
+        click.Abort: The user said no.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
         with usage_errors():
-            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes")
+            raise InvalidInput(f"{question} There is no terminal to confirm it", hint="add --yes to confirm")
     typer.confirm(question, abort=True)
 
 
-def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parameter:
-    """The argument or option of a command for a field of the request."""
+def build_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parameter:
+    """Build the argument or option of a command for a field of the request."""
     info, face = operation.fields()[name]
     kind: Any = Path if face.completes == "files" else type_of(info)
     words = f"{info.description} May be repeated." if face.repeated else info.description
@@ -90,7 +95,7 @@ def field_parameter(operation: Operation[Any, Any], name: str) -> inspect.Parame
     if kind in {list, dict}:
         kind, default = (list[str], default) if info.is_required() else (list[str] | None, None)
     elif not info.is_required() and kind is not bool:
-        # Without a value that of the pipeline file counts.
+        # None means that the option is absent; then the value of the pipeline file is used.
         kind, default = kind | None, None if operation.section else default
     return _parameter(name, Annotated[kind, what], default)
 
@@ -99,10 +104,10 @@ def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empt
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def command_of(operation: Operation[Any, Any]) -> Callable[..., None]:
-    """The function that typer makes the command of an operation from."""
+def build_command(operation: Operation[Any, Any]) -> Callable[..., None]:
+    """Build the function from which typer makes the command of an operation."""
     parameters = [_parameter("target", Target)]
-    parameters += [field_parameter(operation, name) for name, (_, face) in operation.fields().items() if face.command]
+    parameters += [build_parameter(operation, name) for name, (_, face) in operation.fields().items() if face.command]
     if operation.question is not None:
         parameters.append(_parameter("yes", Yes, default=False))
     if operation.on_cluster:
@@ -139,18 +144,18 @@ def run_command(
 
     Args:
         operation: The operation.
-        values: Fields of the request; None for what the command line does not have.
+        values: Fields of the request by name; None for an absent option.
         target: A pipeline file, or a table's location.
         storage_option: Options of the store.
         as_json: Print the result as JSON.
         quiet: Show no progress.
-        yes: It is confirmed.
-        on_cluster: Run the tasks with Spark; None: as the pipeline file says.
-        concurrency: Tasks at the same time in this process.
-        memory: Memory that they need together.
+        yes: Do not ask for confirmation.
+        on_cluster: Whether to run the tasks with Spark; None: as the pipeline file says.
+        concurrency: Maximum number of tasks at the same time in this process.
+        memory: Maximum of memory that these tasks need together, such as ``2 GB``.
 
     Raises:
-        typer.Exit: It has failed, or was refused.
+        typer.Exit: The command line is wrong, or the operation has found damage or failed in part.
     """
     # A section that is not needed is not read: it may be wrong, which does not matter for a damaged table.
     sections = {
@@ -159,9 +164,11 @@ def run_command(
         "spark": operation.needs_spark or on_cluster or operation.section == COMPACTION,
     }
     settings = load_target(target, storage_option, *(name for name, needed in sections.items() if needed))
+    context = Context(is_command=True, naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
     with usage_errors():
         request = _request(operation, settings, values)
-        limits = with_flags(
+        operation.check(request, context)
+        limits = override_and_print(
             settings,
             COMPACTION,
             settings.compaction or CompactionSection(),
@@ -174,7 +181,6 @@ def run_command(
     else:
         check_reachable(location.uri, location.storage_options)
         table = open_table_unchecked(location.uri, location.storage_options)
-    context = Context(is_command=True, naming=usage_errors, spell=partial(_spell, operation), keys=_keys)
     request = operation.prepare(table, request, context)
     if operation.question is not None:
         confirm(operation.question(request, table.uri), yes=yes)
@@ -205,34 +211,34 @@ def run_command(
 
 
 def _request(operation: Operation[Any, Any], settings: CommandSettings, values: Mapping[str, Any]) -> Request:
-    """The request: what the command line says, and the section of the pipeline file for the rest.
+    """Build the request from the command line, and from the section of the pipeline file for absent options.
 
     Raises:
-        InvalidInput: A value is out of its range, or not of its type. The message names the flag.
+        InvalidInput: A value is out of range or has the wrong type. The message names the flag.
     """
     fields = operation.request.model_fields
-    given = {
+    options = {
         name: value
         for name, value in values.items()
         if value is not None and not (isinstance(value, bool) and value == fields[name].default)
     }
     section = getattr(settings, operation.section) if operation.section else None
     if section is None:
-        return validated(operation.request, given)
-    if given.get("everything"):
-        request = validated(operation.request, given)
+        return validate(operation.request, options)
+    if options.get("everything"):
+        request = validate(operation.request, options)
         print_override("--all", "settings that decide when compaction is due")
         return request
     inherited = {name: value for name, value in section.model_dump().items() if name in fields}
-    request = validated(operation.request, {**inherited, **given})
-    print_overrides(settings, operation.section, section, request, given)
+    request = validate(operation.request, {**inherited, **options})
+    print_overrides(settings, operation.section, section, request, options)
     return request
 
 
 def _executor(
     what: str, settings: CommandSettings, limits: CompactionSection, *, on_cluster: bool
 ) -> AbstractContextManager[Execute]:
-    """The `Execute` that runs the tasks of a command: on a cluster, or within limits in this process."""
+    """Yield the `Execute` that runs the tasks of a command: on a cluster, or in this process within its limits."""
     if not on_cluster:
         return nullcontext(limits.execute)
     from weft.streams.write.cluster_job import cluster_executor
@@ -250,12 +256,13 @@ def _keys(file: Any, table: Table) -> Any:
 
 
 def _function(stack: ExitStack, settings: CommandSettings, column: str, expression: str, kind: Any) -> Any:
-    """The function of an expression, in a Spark session that ends with the stack."""
+    """Build a function from an SQL expression, in a Spark session that ends with the stack."""
     from weft.streams.read.sql_function import sql_function
 
     return stack.enter_context(sql_function(settings.spark, column, expression, kind))
 
 
-for _each in OPERATIONS.values():
-    if _each.command:
-        _GROUPS[_each.group].command(_each.command_name, epilog=examples(*_each.examples))(command_of(_each))
+for _operation in OPERATIONS.values():
+    if _operation.command:
+        _register = _GROUPS[_operation.group].command
+        _register(_operation.command_name, epilog=examples(*_operation.examples))(build_command(_operation))

@@ -19,11 +19,11 @@ from weft.streams.read.plain_values import json_value
 
 T = TypeVar("T")
 
-_LEAST_CELL: Final = 6  # characters of a cell in a table that is cut to the width of a terminal
+_MIN_CELL: Final = 6  # characters of a cell in a table that is cut to the width of a terminal
 
 
 def print_result(result: Any, text: str, *, as_json: bool) -> None:
-    """Print the result of a command, as one JSON object or in words."""
+    """Print the result of a command: as one JSON object, or the text for people."""
     if as_json:
         print_json(result)
     else:
@@ -47,12 +47,13 @@ def draw(facts: Iterable[T], columns: Mapping[str, Callable[[T], str]], right: S
     for title in columns:
         grid.add_column(title, justify="right" if title in right else "left")
     for fact in facts:
-        grid.add_row(*(Text(cell(fact)) for cell in columns.values()))  # Text: rich would take brackets for markup
+        # As Text, because rich takes brackets in a str for markup.
+        grid.add_row(*(Text(cell(fact)) for cell in columns.values()))
     return grid
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool) -> None:
-    """Print rows of a table: with lines around the cells, or one JSON object for each."""
+    """Print rows of a table: with lines around the cells, or as one JSON object per row."""
     if as_json:
         for row in rows:
             print_json(dict(zip(columns, row, strict=True)))
@@ -78,18 +79,18 @@ def draw_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Grid:
 def _width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
     """Characters of the widest line of a table with lines around the cells."""
     widths = [
-        max([cell_len(name), *(cell_len(_cell(row[place]).plain) for row in rows)])
-        for place, name in enumerate(columns)
+        max([cell_len(name), *(cell_len(_cell(row[number]).plain) for row in rows)])
+        for number, name in enumerate(columns)
     ]
     return sum(widths) + 3 * len(widths) + 1
 
 
 def _print_narrow(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows that are wider than the terminal: long values are cut, or each row is a list of its columns."""
-    if len(columns) * (_LEAST_CELL + 3) + 1 <= out.width:
+    """Print rows that are wider than the terminal: cut long values, or print each row as a list of its columns."""
+    if len(columns) * (_MIN_CELL + 3) + 1 <= out.width:
         grid = draw_rows(columns, rows)
         for column in grid.columns:
-            column.overflow, column.no_wrap, column.min_width = "ellipsis", True, _LEAST_CELL
+            column.overflow, column.no_wrap, column.min_width = "ellipsis", True, _MIN_CELL
         out.print(grid)
         out.print(
             "long values are cut to the width of the terminal; --json and --format csv have all of them", style="dim"
@@ -111,5 +112,5 @@ def _cell(value: Any) -> Text:
 
 
 def limit_note(limit: int, what: str = "row") -> str:
-    """The note below a result that was cut to its first rows."""
+    """Return the note below a result that was cut to its first rows."""
     return f"the first {counted(limit, what)}; --limit shows more"

@@ -1,4 +1,4 @@
-"""``weft package`` and ``weft class-archive``: what is made once for an environment, so that writers find it."""
+"""``weft package`` and ``weft class-archive``: archives that are made once for an environment, and used by writers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weft.streams.cli.examples import examples
 from weft.streams.cli.output import print_result
 from weft.streams.cli.progress import Quiet, progress
 
-package = typer.Typer()
+package_commands = typer.Typer()
 
 
-@package.command("package", epilog=examples("weft package -o weft-env.tar.gz"))
+@package_commands.command("package", epilog=examples("weft package -o weft-env.tar.gz"))
 def package_environment(
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive: .tar.gz or .tgz.")] = Path(
         "weft-env.tar.gz"
@@ -56,16 +56,16 @@ def package_environment(
     print_result(facts, "\n".join(lines), as_json=as_json)
 
 
-@package.command("class-archive", epilog=examples("weft class-archive"))
+@package_commands.command("class-archive", epilog=examples("weft class-archive"))
 def class_archive(quiet: Quiet = False, as_json: Json = False) -> None:
     """Make the archive of Spark's classes of this machine: writers start with less work, and share memory.
 
     It runs a writer on an embedded broker for half a minute. The archive is in the folder that WEFT_CACHE names, or in
     ~/.cache/weft; writers use it from then on. Make it again after an update of Java or PySpark.
     """
-    # Only then are the demo and its broker imported.
-    make = importlib.import_module("weft.streams.demo.train_classes").make_class_archive
+    # The demo and its broker are imported for this command alone.
+    make_class_archive = importlib.import_module("weft.streams.demo.train_classes").make_class_archive
     with progress("running a writer", quiet=quiet):
-        path: Path = make()
+        path: Path = make_class_archive()
     size = path.stat().st_size
     print_result({"path": str(path), "bytes": size}, f"{path}: {size / 1e6:,.0f} MB", as_json=as_json)

@@ -15,20 +15,20 @@ from weft.streams.cli.arguments import (
     Json,
     StorageOption,
     Target,
-    column_names,
     console,
-    errors,
     open_table,
+    split_names,
+    stderr,
     usage_errors,
 )
 from weft.streams.cli.examples import examples
 from weft.streams.cli.output import limit_note, print_rows
 from weft.streams.cli.progress import Quiet, progress
 
-reads = typer.Typer()
+read_commands = typer.Typer()
 
 
-@reads.command(
+@read_commands.command(
     epilog=examples(
         "weft changes lake/orders_wide --since before_migration",
         "weft changes lake/orders_wide --since 2026-11-20T10:00:00Z --columns status,paid --before",
@@ -55,38 +55,38 @@ def changes(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Rows that differ between two snapshots, each once: insert, update or delete, and in which column groups.
+    """Show the rows that differ between two snapshots, each once: insert, update or delete, and the column groups.
 
     The last line says where to continue next time.
     """
     with usage_errors():
-        first, last = (None if since == EARLIEST else parse_point(since)), parse_point(until)
+        since_point = None if since == EARLIEST else parse_point(since)
+        until_point = parse_point(until)
     table = open_table(target, storage_option)
-    begin, later = (None if first is None else table.snapshot(first)), table.snapshot(last)
-    for point, found in ((first, begin), (last, later)):
-        if found is not None:
-            warn_if_unsettled(point, found)
-    end = later.cut
-    answer = table.changes(
-        None if begin is None else str(begin.cut),
-        str(end),
-        columns=column_names(columns),
-        require=column_names(require),
+    first = None if since_point is None else table.snapshot(since_point)
+    last = table.snapshot(until_point)
+    if first is not None:
+        warn_if_unsettled(since_point, first)
+    warn_if_unsettled(until_point, last)
+    changed_rows = table.changes(
+        None if first is None else str(first.cut),
+        str(last.cut),
+        columns=split_names(columns),
+        require=split_names(require),
         before=before,
     )
-    names = answer.schema.names
     with progress("comparing", quiet=quiet):
-        rows, more = _head(answer, limit)
-    print_rows(names, rows, as_json=as_json)
-    note = limit_note(limit) if more else f"{counted(len(rows), 'row')}; continue with --since {end}"
+        rows, has_more = _read_head(changed_rows, limit)
+    print_rows(changed_rows.schema.names, rows, as_json=as_json)
+    note = limit_note(limit) if has_more else f"{counted(len(rows), 'row')}; continue with --since {last.cut}"
     # With --json standard output contains only rows.
-    (errors if as_json else console()).print(note, style="dim", soft_wrap=True)
+    (stderr if as_json else console()).print(note, style="dim", soft_wrap=True)
 
 
-def _head(answer: pa.RecordBatchReader, limit: int) -> tuple[list[tuple[object, ...]], bool]:
-    """The first rows, and whether there are more."""
+def _read_head(reader: pa.RecordBatchReader, limit: int) -> tuple[list[tuple[object, ...]], bool]:
+    """Read the first rows; return them, and whether there are more."""
     rows: list[tuple[object, ...]] = []
-    for batch in answer:
+    for batch in reader:
         rows.extend(python_rows(batch.slice(0, limit + 1 - len(rows))))
         if len(rows) > limit:
             return rows[:limit], True

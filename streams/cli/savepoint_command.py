@@ -1,4 +1,4 @@
-"""``weft savepoint``: three operations in one command: keep a snapshot, list what is kept, release it."""
+"""``weft savepoint``: creates, lists and releases savepoints, three operations in one command."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import typer
 from weft.storage.errors import InvalidInput
 from weft.storage.operations.savepoint import RELEASE, SAVEPOINT, SavepointRequest
 from weft.streams.cli import completion
-from weft.streams.cli.arguments import Json, StorageOption, Target, errors, open_table, usage_errors
+from weft.streams.cli.arguments import Json, StorageOption, Target, open_table, stderr, usage_errors
 from weft.streams.cli.examples import examples
 from weft.streams.cli.operation_commands import run_command
 from weft.streams.cli.output import print_result
 
-savepoints = typer.Typer()
+savepoint_command = typer.Typer()
 _FIELDS = SavepointRequest.model_fields
 
 
-@savepoints.command(epilog=examples(*SAVEPOINT.examples, "weft savepoint lake/orders_wide", *RELEASE.examples))
+@savepoint_command.command(epilog=examples(*SAVEPOINT.examples, "weft savepoint lake/orders_wide", *RELEASE.examples))
 def savepoint(
     target: Target,
     name: Annotated[
@@ -41,8 +41,8 @@ def savepoint(
     if name is None:
         if release or as_of or note:
             with usage_errors():
-                raise InvalidInput("a savepoint needs a name", hint="weft savepoint TARGET NAME")
-        _list(target, storage_option, as_json=as_json)
+                raise InvalidInput("a savepoint needs a name", hint="give one: weft savepoint TARGET NAME")
+        _print_savepoints(target, storage_option, as_json=as_json)
     elif release:
         run_command(RELEASE, {"name": name}, target=target, storage_option=storage_option, as_json=as_json)
     else:
@@ -50,10 +50,10 @@ def savepoint(
         run_command(SAVEPOINT, values, target=target, storage_option=storage_option, as_json=as_json)
 
 
-def _list(target: str, storage_option: list[str] | None, *, as_json: bool) -> None:
-    listed = open_table(target, storage_option).savepoints()
-    if not listed and not as_json:
-        errors.print("there are no savepoints", style="dim")
-    for known in listed:
-        made = dt.datetime.fromtimestamp(known.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
-        print_result(known, f"{known.name}  {made}  {known.cut}  {known.note}".rstrip(), as_json=as_json)
+def _print_savepoints(target: str, storage_option: list[str] | None, *, as_json: bool) -> None:
+    savepoints = open_table(target, storage_option).savepoints()
+    if not savepoints and not as_json:
+        stderr.print("there are no savepoints", style="dim")
+    for point in savepoints:
+        time = dt.datetime.fromtimestamp(point.made_at_ms / 1000, dt.UTC).isoformat(timespec="seconds")
+        print_result(point, f"{point.name}  {time}  {point.cut}  {point.note}".rstrip(), as_json=as_json)

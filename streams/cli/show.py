@@ -19,15 +19,15 @@ from weft.storage.services.inspect.stream_report import StreamReport
 from weft.storage.store.open_store import open_store
 from weft.streams.cli.arguments import console
 from weft.streams.cli.output import draw, print_json
-from weft.streams.cli.plot import ENTRIES, MOST_WIDTH, draw_plot
+from weft.streams.cli.plot import ENTRIES, MAX_WIDTH, draw_plot
 from weft.streams.pipeline.file.pipeline import Pipeline
 from weft.streams.pipeline.file.quantities import age, duration, moment, size
 from weft.streams.pipeline.run.part_states import PartState, read_parts, stored_reports
 from weft.streams.pipeline.run.run import make_jobs
 
 
-class What(StrEnum):
-    """The part of the table state that ``weft show`` prints."""
+class Aspect(StrEnum):
+    """The part of a table, or of its pipeline, that ``weft show`` prints."""
 
     OVERVIEW = "overview"
     TIMELINE = "timeline"
@@ -37,34 +37,34 @@ class What(StrEnum):
 
 
 def show_plot(table: Inspection) -> None:
-    """Print what the streams of a table have written over time, and what waits."""
+    """Print a plot of what the streams of a table have written over time, and of what waits for compaction."""
     out = console()
     entries = table.timeline(ENTRIES)
     now_ms = int(time.time() * 1000)
-    for line in draw_plot(table.overview(), table.lanes(), entries, width=min(out.width, MOST_WIDTH), now_ms=now_ms):
+    for line in draw_plot(table.overview(), table.lanes(), entries, width=min(out.width, MAX_WIDTH), now_ms=now_ms):
         out.print(line, no_wrap=True)
 
 
-def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> None:
+def show_table(table: Inspection, what: Aspect, *, limit: int, as_json: bool) -> None:
     """Print one aspect of a table.
 
     Args:
         table: The table.
         what: The aspect.
         limit: Maximum number of entries of the timeline.
-        as_json: JSON lines: one object for the overview, else one per row.
+        as_json: Print JSON lines: one object for the overview, else one per row.
     """
     match what:
-        case What.OVERVIEW:
+        case Aspect.OVERVIEW:
             overview = table.overview()
             _print([overview], _draw_overview(overview), as_json=as_json)
-        case What.TIMELINE:
+        case Aspect.TIMELINE:
             entries = table.timeline(limit)
             _print(entries, [_draw_timeline(entries)], as_json=as_json)
-        case What.FILES:
+        case Aspect.FILES:
             files = table.files()
             _print(files, [_draw_files(files)], as_json=as_json)
-        case What.STREAMS:
+        case Aspect.STREAMS:
             lanes = table.lanes()
             _print(lanes, _draw_streams(lanes, table), as_json=as_json)
 
@@ -72,11 +72,11 @@ def show_table(table: Inspection, what: What, *, limit: int, as_json: bool) -> N
 def show_parts(pipeline: Pipeline, *, as_json: bool) -> None:
     """Print what each writer and service of a pipeline did last, and whether it runs.
 
-    Of writers only what this machine knows; `show streams` has the others.
+    Writers on other machines are not included; `weft show TARGET streams` has them.
 
     Args:
         pipeline: The pipeline.
-        as_json: JSON lines, one for each part.
+        as_json: Print JSON lines, one for each part.
     """
     names = [job.name for job in make_jobs(pipeline)]
     store = open_store(pipeline.table.uri, pipeline.table.storage_options)
@@ -103,13 +103,14 @@ def _seconds_until(then_ms: int) -> str:
     return duration(max(0.0, then_ms / 1000 - time.time()))
 
 
-def _print(facts: Sequence[object], drawn: Iterable[Grid | Text], *, as_json: bool) -> None:
+def _print(items: Sequence[object], drawings: Iterable[Grid | Text], *, as_json: bool) -> None:
+    """Print items as JSON lines, or their drawings for people."""
     if as_json:
-        for fact in facts:
-            print_json(fact)
+        for item in items:
+            print_json(item)
     else:
-        for part in drawn:
-            console().print(part)
+        for drawing in drawings:
+            console().print(drawing)
 
 
 def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
@@ -136,15 +137,15 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
     yield Text(f"stored      {size(table.base_bytes)} in bases, {logs}")
     yield Text(f"compaction  {waiting}")
     yield Text(f"snapshot    {table.cut}")
-    kept = "all snapshots" if oldest <= 1 else f"snapshots from entry {oldest} of the table lane on"
-    yield Text(f"kept        {kept}")
+    retained = "all snapshots" if oldest <= 1 else f"snapshots from entry {oldest} of the table lane on"
+    yield Text(f"kept        {retained}")
     for keeper in table.keepers:
         since = "" if keeper.since_ms is None else f", since {age(keeper.since_ms)}"
         until = "" if keeper.until_ms is None else f", until {moment(keeper.until_ms)}"
         note = f": {keeper.note}" if keeper.note else ""
         yield Text(f"            {keeper.cut} by {keeper.what} {keeper.name}{since}{until}{note}")
     if schema.ttl is not None:
-        yield Text(f"ttl         {_time_to_live(schema.ttl)}")
+        yield Text(f"ttl         {_format_ttl(schema.ttl)}")
     if schema.overlays:
         yield Text("overlays    compactions may write changed column groups alone")
     if schema.index:
@@ -184,14 +185,20 @@ def _draw_overview(table: Overview) -> Iterator[Grid | Text]:
 
 
 def _reference_state(reference: ReferenceReport) -> str:
-    """What is wrong with a reference, or up to where its streams are complete."""
+    """Describe the problem of a reference, or the watermarks of its streams."""
     if reference.problem:
         return reference.problem
-    known = [mark for mark in reference.streams if mark.watermark is not None]
-    return ", ".join(f"{mark.stream}: complete before {mark.column} {mark.watermark}" for mark in known) or "readable"
+    return (
+        ", ".join(
+            f"{stream.stream}: complete before {stream.column} {stream.watermark}"
+            for stream in reference.streams
+            if stream.watermark is not None
+        )
+        or "readable"
+    )
 
 
-def _time_to_live(ttl: Ttl) -> str:
+def _format_ttl(ttl: Ttl) -> str:
     by = ttl.by or "their last event"
     rows = "for ever" if ttl.rows_ms is None else f"for {duration(ttl.rows_ms / 1000)} by {by}"
     return f"rows are kept {rows}, deletes for {duration(ttl.deletes_ms / 1000)}"
@@ -252,34 +259,34 @@ def _draw_streams(lanes: Sequence[LaneReport], table: Inspection) -> Iterator[Gr
     )
     if any(value is not None for lane in lanes for value in lane.watermarks.values()):  # a writer declared a lateness
         yield Text("")
-        yield _draw_watermarks([mark for mark in table.streams() if mark.column is not None])
+        yield _draw_watermarks([stream for stream in table.streams() if stream.column is not None])
 
 
-def _draw_watermarks(marks: Sequence[StreamReport]) -> Grid:
+def _draw_watermarks(streams: Sequence[StreamReport]) -> Grid:
     return draw(
-        marks,
+        streams,
         {
-            "stream": lambda mark: mark.stream,
-            "group": lambda mark: mark.group,
-            "column": lambda mark: str(mark.column),
-            "watermark": lambda mark: "-" if mark.watermark is None else str(mark.watermark),
-            "lag": lambda mark: "-" if mark.lag_ms is None else duration(mark.lag_ms / 1000),
-            "late": lambda mark: _count(mark.late),
-            "waits for": lambda mark: ", ".join(f"lane {lane}" for lane in mark.held_by) or "-",
+            "stream": lambda stream: stream.stream,
+            "group": lambda stream: stream.group,
+            "column": lambda stream: str(stream.column),
+            "watermark": lambda stream: "-" if stream.watermark is None else str(stream.watermark),
+            "lag": lambda stream: "-" if stream.lag_ms is None else duration(stream.lag_ms / 1000),
+            "late": lambda stream: _count(stream.late),
+            "waits for": lambda stream: ", ".join(f"lane {lane}" for lane in stream.held_by) or "-",
         },
         right=("lag", "late"),
     )
 
 
 def _writer(lane: LaneReport) -> str:
-    """State of the writer of a lane, and the age of its last heartbeat."""
+    """Describe the state of the writer of a lane, with the age of its last heartbeat."""
     if lane.closed:
         return "lane closed"
     if lane.finished:
         return "finished"
     if lane.heartbeat_at_ms is not None:
-        heard = age(lane.heartbeat_at_ms)
-        return f"silent for {heard}" if lane.writer == "silent" else f"{lane.writer}, {heard} ago"
+        heartbeat_age = age(lane.heartbeat_at_ms)
+        return f"silent for {heartbeat_age}" if lane.writer == "silent" else f"{lane.writer}, {heartbeat_age} ago"
     return "ended" if lane.writer == "closed" else lane.writer
 
 

@@ -21,17 +21,17 @@ from weft.streams.cli.arguments import (
     Json,
     StorageOption,
     Target,
-    column_names,
-    errors,
+    hint_at_tables,
     load_target,
-    tables_nearby,
+    split_names,
+    stderr,
     usage_errors,
 )
 from weft.streams.cli.cancellation import run_until_ctrl_c, start_until_ctrl_c
 from weft.streams.cli.examples import examples
 from weft.streams.cli.exit_codes import INTERRUPTED
 from weft.streams.cli.progress import Quiet, progress
-from weft.streams.cli.query import Answer, Format, explain_query, run_query
+from weft.streams.cli.query import Format, ResultOptions, explain_query, run_query
 from weft.streams.cli.statements import Statement, split_statements
 from weft.streams.pipeline.file.model import CommandSettings
 from weft.streams.read.read_options import ReadOptions
@@ -109,42 +109,43 @@ def sql(
     statement that fails or is cancelled by Ctrl-C, with exit code 1.
     """
     with usage_errors():
-        form = _form(output_format, output, as_json=as_json, explain=explain)
-        statements = _statements(query, file)
+        form = _choose_format(output_format, output, as_json=as_json, explain=explain)
+        statements = _read_statements(query, file)
         if output is not None and (statements is None or len(statements) != 1):
             raise InvalidInput("--output is for the result of one query", hint="give one query")
         options = ReadOptions.of(
             {
                 "as_of": as_of,
-                "require": column_names(require),
+                "require": split_names(require),
                 "read_optimized": read_optimized,
                 "complete_through": complete_through,
-                "complete_groups": column_names(complete_groups),
+                "complete_groups": split_names(complete_groups),
                 "settled": settled,
                 "moment": moment,
             }
         )
     settings = load_target(target, storage_option, "spark")
     check_reachable(settings.table.uri, settings.table.storage_options)
-    _run(settings, options, statements, Answer(form, output, limit, options.read_optimized, quiet), explain=explain)
+    result_options = ResultOptions(form, output, limit, options.read_optimized, quiet)
+    _run(settings, options, statements, result_options, explain=explain)
 
 
 def _run(
     settings: CommandSettings,
     options: ReadOptions,
     statements: Sequence[Statement] | None,
-    answer: Answer,
+    result_options: ResultOptions,
     *,
     explain: bool,
 ) -> None:
     with contextlib.ExitStack() as stack:
         try:
-            with progress("starting Spark", quiet=answer.quiet):
+            with progress("starting Spark", quiet=result_options.quiet):
                 session = start_until_ctrl_c(lambda: stack.enter_context(_session(settings, options)))
         except KeyboardInterrupt:
-            errors.print("cancelled", style="yellow")
+            stderr.print("cancelled", style="yellow")
             raise typer.Exit(INTERRUPTED) from None
-        run = functools.partial(explain_query if explain else run_query, session, answer)
+        run = functools.partial(explain_query if explain else run_query, session, result_options)
         if statements is None:
             from weft.streams.cli.sql_prompt import run_prompt
 
@@ -154,7 +155,7 @@ def _run(
             try:
                 run_until_ctrl_c(run, statement.text, session.cancel)
             except KeyboardInterrupt:
-                errors.print("cancelled", style="yellow")
+                stderr.print("cancelled", style="yellow")
                 raise typer.Exit(FAILED) from None
             except TableError as error:
                 if len(statements) > 1:
@@ -163,12 +164,12 @@ def _run(
 
 
 def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContextManager[SqlSession]:
-    """A session over the table at the location, or over the tables below it."""
+    """Start a session over the table at the location, or over the tables below it."""
     from weft.streams.read.sql_query import sql_session
 
     location = settings.table
     try:
-        with tables_nearby():
+        with hint_at_tables():
             Table.open(location.uri, storage_options=location.storage_options)
     except NotFound:
         from weft.streams.catalog.lake_session import is_lake, lake_session, note_on_empty
@@ -179,37 +180,39 @@ def _session(settings: CommandSettings, options: ReadOptions) -> AbstractContext
             if options != ReadOptions():
                 raise InvalidInput(
                     f"{location.uri} has several tables, each with its own snapshots",
-                    hint="say it in the query: SELECT * FROM shop.orders TIMESTAMP AS OF '...'",
+                    hint="choose the snapshot in the query: SELECT * FROM shop.orders TIMESTAMP AS OF '...'",
                 ) from None
         note = note_on_empty(location)
         if note is not None:
-            errors.print(note, style="dim", soft_wrap=True, markup=False)
+            stderr.print(note, style="dim", soft_wrap=True, markup=False)
         return lake_session(settings)
     return sql_session(settings, options)
 
 
-def _form(given: Format | None, output: Path | None, *, as_json: bool, explain: bool) -> Format:
-    form = given or ("json" if as_json else "table")
+def _choose_format(output_format: Format | None, output: Path | None, *, as_json: bool, explain: bool) -> Format:
+    form = output_format or ("json" if as_json else "table")
     if as_json and form != "json":
-        raise InvalidInput(f"--json and --format {form}", hint="leave one of them out")
+        raise InvalidInput(f"--json and --format {form} exclude each other", hint="leave one of them out")
     if form == "parquet" and output is None:
-        raise InvalidInput("--format parquet: a file is missing", hint="--output FILE")
+        raise InvalidInput("--format parquet: a file is missing", hint="add --output FILE")
     if explain and (form in {"csv", "parquet"} or output is not None):
         raise InvalidInput("--explain prints a table, or JSON", hint="leave out --format and --output, or give --json")
     return form
 
 
-def _statements(query: str | None, file: Path | None) -> list[Statement] | None:
-    """The statements to run; None for a prompt."""
+def _read_statements(query: str | None, file: Path | None) -> list[Statement] | None:
+    """Read the statements to run; None for a prompt."""
     if query is not None and file is not None:
-        raise InvalidInput("a query and --file", hint="leave one of them out")
+        raise InvalidInput("a query and --file exclude each other", hint="leave one of them out")
     if query is None and file is None and sys.stdin.isatty():
         return None
     try:
         text = query if query is not None else sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {file or 'standard input'}: {error}", hint="give a file in UTF-8") from error
-    found = split_statements(text)
-    if not found:
-        raise InvalidInput("there is no query", hint="give one, a script with --file, or run it on a terminal")
-    return found
+    statements = split_statements(text)
+    if not statements:
+        raise InvalidInput(
+            "there is no query", hint="give a query, or a script with --file, or run weft sql on a terminal"
+        )
+    return statements

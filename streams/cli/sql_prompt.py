@@ -1,4 +1,4 @@
-"""The prompt of ``weft sql``: statements over several lines up to a semicolon, a history, and completion."""
+"""The prompt of ``weft sql``, with history and completion. Statements end at a semicolon, not at the end of a line."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from prompt_toolkit.history import FileHistory, History
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from weft.storage.errors import TableError
-from weft.streams.cli.arguments import errors, print_error
+from weft.streams.cli.arguments import print_error, stderr
 from weft.streams.cli.cancellation import run_until_ctrl_c
 from weft.streams.cli.statements import is_complete, split_statements
 
-_LEAVE: Final = frozenset({"exit", "quit", "\\q"})
+_EXIT_WORDS: Final = frozenset({"exit", "quit", "\\q"})
 _CONTINUATION: Final = "   -> "
 _KEYWORDS: Final = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "USING", "ON", "AS"),
@@ -38,9 +38,9 @@ def run_prompt(
 
     Args:
         name: Text of the prompt.
-        names: Names of tables and columns for completion, asked for before each statement.
-        run: Runs one statement and prints its result; called in a thread of its own.
-        cancel: Makes the statement that runs end soon.
+        names: Returns names of tables and columns for completion; called before each statement.
+        run: Runs one statement and prints its result; called in a separate thread.
+        cancel: Cancels the running statement.
     """
     prompt: PromptSession[str] = PromptSession(
         history=_history(), key_bindings=_bindings(), multiline=True, enable_history_search=True
@@ -52,13 +52,13 @@ def run_prompt(
             continue
         except EOFError:
             return
-        if text.strip().lower().rstrip(";") in _LEAVE:
+        if text.strip().lower().rstrip(";") in _EXIT_WORDS:
             return
         for statement in split_statements(text):
             try:
                 run_until_ctrl_c(run, statement.text, cancel)
             except KeyboardInterrupt:
-                errors.print("cancelled", style="yellow")
+                stderr.print("cancelled", style="yellow")
                 break
             except TableError as error:
                 print_error(error)
@@ -66,19 +66,19 @@ def run_prompt(
 
 
 def history_file() -> Path:
-    """The file of the history: ``weft/sql_history`` in the user's folder of state."""
+    """Return the path of the history: ``weft/sql_history`` in the user's state folder (XDG_STATE_HOME)."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state else Path.home() / ".local" / "state") / "weft" / "sql_history"
 
 
 def _history() -> History | None:
-    """The history in its file, which only the user can read; None, for this session only, if it cannot be written."""
+    """Open the history, in a file that only the user can read. None, a history in memory, if it cannot be written."""
     path = history_file()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
     except OSError as error:
-        errors.print(f"no history: {path} cannot be written: {error}", style="dim", soft_wrap=True)
+        stderr.print(f"the history is not kept: {path} cannot be written: {error}", style="dim", soft_wrap=True)
         return None
     return FileHistory(path)
 
@@ -95,8 +95,8 @@ def _bindings() -> KeyBindings:
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
         text = buffer.document.text
-        done = is_complete(text) or text.strip().lower() in _LEAVE
-        if done and not buffer.document.text_after_cursor.strip():
+        ends_here = is_complete(text) or text.strip().lower() in _EXIT_WORDS
+        if ends_here and not buffer.document.text_after_cursor.strip():
             buffer.validate_and_handle()
         else:
             buffer.insert_text("\n")

@@ -10,12 +10,12 @@ from weft.streams.spark.sql_parts import Kind, parts, without_comments
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement.
+    """A statement of a script.
 
     Attributes:
         text: The statement without its semicolon.
-        line: The line of the text in which it begins, from 1.
-        ended: Whether a semicolon ends it; only the last one may lack it.
+        line: The line of the script in which it begins, from 1.
+        ended: Whether a semicolon ends it; only the last statement may lack one.
     """
 
     text: str
@@ -24,7 +24,7 @@ class Statement:
 
 
 def split_statements(text: str) -> list[Statement]:
-    """The statements of a text. What has only spaces and comments is none."""
+    """Split a text into its statements. Parts that contain only spaces and comments are left out."""
     return [statement for statement in _pieces(text) if without_comments(statement.text).strip()]
 
 
@@ -35,7 +35,7 @@ def is_complete(text: str) -> bool:
 
 
 def _pieces(text: str) -> Iterator[Statement]:
-    """Everything up to each semicolon, then what follows the last one; in an open quote that is all the rest."""
+    """Yield the text before each semicolon, then the text after the last one. An open quote extends to the end."""
     start = 0
     for kind, begin, end in parts(text):
         if kind is Kind.END:

@@ -1,4 +1,4 @@
-"""``weft services``: compaction, folding, expiry and cleaning of many tables by one process."""
+"""``weft services``: one process compacts, folds, expires and cleans many tables."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from weft.streams.cli.arguments import (
     StatusJson,
     StorageOption,
     console,
-    errors,
     override,
     parse_storage_options,
     print_free_port,
+    stderr,
     usage_errors,
 )
 from weft.streams.cli.display import show_and_log
@@ -47,15 +47,15 @@ from weft.streams.pipeline.run.stop_signal import stop_signals
 from weft.streams.pipeline.run.supervisor import JobStatus
 from weft.streams.pipeline.run.table_rounds import TableSettings
 
-table_services = typer.Typer()
+services_command = typer.Typer()
 
-OPENING: Final = 8  # tables that are opened at the same time
-PUBLISHING: Final = 4  # tables that are published at the same time
-COMPARING_SECONDS: Final = 10.0
-LINE_SECONDS: Final = 60.0  # time between two lines about a busy table
+MAX_OPENING: Final = 8  # tables that are opened at the same time
+MAX_PUBLICATIONS: Final = 4  # tables that are published at the same time
+COMPARISON_SECONDS: Final = 10.0  # with --once, wait as long for the comparison of retentions
+LINE_SECONDS: Final = 60.0  # between two lines about a busy table
 
 
-@table_services.command(
+@services_command.command(
     name="services",
     epilog=examples(
         "weft services lake/orders_wide shop/pipeline.yaml @tables.txt --retain '7 days'",
@@ -87,9 +87,9 @@ def serve(
     """Compact, fold, expire and clean many tables in this process until Ctrl-C, fair between them.
 
     For a pipeline file, its sections compaction, ttl, publish and clean decide what is due, what is published and what
-    is kept, and cleaning deletes dead letters that are older than keep. A table that is given by its location is
-    compacted by the defaults, and no file is deleted without --retain. The time to live of a table is applied, unless
-    its file says ttl: false. Options of the command line override the files.
+    is kept, and cleaning deletes dead letters that are older than keep. A table without a pipeline file is compacted
+    by the defaults, and no file of it is deleted without --retain. The time to live of a table is applied, unless its
+    pipeline file says ttl: false. Options of the command line override the files.
 
     A table that is damaged, or whose store does not answer, is tried again later; the other tables continue. With
     --once the exit code is 1 if a table failed.
@@ -100,19 +100,19 @@ def serve(
         limits = {"every": every, "concurrency": concurrency, "memory": memory}
         override(CleanSection(), {"every": every, "retain": retain})  # reports values that cannot be parsed
         override(CompactionSection(), limits)
-        place = None if http is None else parse_address(http)
+        address = None if http is None else parse_address(http)
     loaders = {target.name: _loader(target.text, options, limits, retain) for target in targets}
     # A store that does not answer must not keep the others waiting.
-    comparing = threading.Thread(target=_compare_retentions, args=(loaders,), daemon=True)
-    comparing.start()
-    opener = ThreadPoolExecutor(OPENING, thread_name_prefix="weft-open")
+    comparison = threading.Thread(target=_compare_retentions, args=(loaders,), daemon=True)
+    comparison.start()
+    opener = ThreadPoolExecutor(MAX_OPENING, thread_name_prefix="weft-open")
     page, stop = StatusPage(), threading.Event()
-    publisher = DaemonThreads(PUBLISHING)
-    on_view = None if place is None else page.show_table
+    publisher = DaemonThreads(MAX_PUBLICATIONS)
+    on_view = None if address is None else page.show_table
     many = ManyTables(loaders, once=once, opener=opener, publisher=publisher, on_view=on_view)
     with contextlib.ExitStack() as stack:
-        if place is not None:
-            print_free_port(place, stack.enter_context(serve_status(page, *place)))
+        if address is not None:
+            print_free_port(address, stack.enter_context(serve_status(page, *address)))
         on_status = stack.enter_context(
             show_and_log(
                 console(), as_json=as_json, log_format=log_format, log_file=log_file, line_seconds=LINE_SECONDS
@@ -120,23 +120,23 @@ def serve(
         )
         stack.enter_context(stop_signals(_stopper(stop)))
 
-        def noted(statuses: Sequence[JobStatus]) -> None:
+        def update(statuses: Sequence[JobStatus]) -> None:
             page.update(statuses)
             on_status(statuses)
 
-        serve_tables(many, stop, noted)
+        serve_tables(many, stop, update)
     if once:
-        comparing.join(COMPARING_SECONDS)
+        comparison.join(COMPARISON_SECONDS)
     opener.shutdown(wait=False, cancel_futures=True)  # one of its threads may wait for a store
     failed = [status for status in many.statuses if status.is_lost]
     for status in failed:
-        errors.print(f"{status.name}: {status.message}", style="red", soft_wrap=True)
+        stderr.print(f"{status.name}: {status.message}", style="red", soft_wrap=True)
     if failed:
         raise typer.Exit(FAILED)
 
 
 def _compare_retentions(loaders: Mapping[str, Callable[[], TableSettings]]) -> None:
-    """Print which tables refer to others of them that keep their snapshots for a shorter time."""
+    """Warn about tables that refer to another of the tables which keeps its snapshots for a shorter time."""
     retentions = {}
     for load in loaders.values():
         with contextlib.suppress(TableError):  # the rounds of the table report it
@@ -145,39 +145,38 @@ def _compare_retentions(loaders: Mapping[str, Callable[[], TableSettings]]) -> N
                 uri, retention = read_retention(settings.location, settings.clean.retain)
                 retentions[uri] = retention
     for text in retention_warnings(retentions):
-        errors.print(text, style="yellow", soft_wrap=True)
+        stderr.print(text, style="yellow", soft_wrap=True)
 
 
 def _loader(
     text: str, options: Mapping[str, Any], limits: Mapping[str, object], retain: str | None
 ) -> Callable[[], TableSettings]:
-    """Reads the settings of a table: its pipeline file, with the options of the command line."""
+    """Return a function that loads the settings of a table: its pipeline file, overridden by the command line."""
 
     def load() -> TableSettings:
         settings = load_settings(text, COMPACTION, CLEAN, TTL, PUBLISH)
-        known = settings.table.storage_options
-        location = replace(settings.table, storage_options={**known, **options})
+        location = replace(settings.table, storage_options={**settings.table.storage_options, **options})
         compaction = settings.compaction if is_pipeline(text) else CompactionSection()
         if compaction is not None:
             compaction = override(compaction, limits)
         clean = settings.clean if retain is None else override(settings.clean or CleanSection(), {"retain": retain})
-        letters = partial(_letters, text, location)
+        letters = partial(_load_retentions, text, location)
         return TableSettings(location, compaction, clean, settings.ttl, letters, settings.publish)
 
     return load
 
 
-def _letters(text: str, location: TableLocation, table: Table) -> list[Retention]:
-    """The retention of the dead letters of a pipeline file; none for a location."""
+def _load_retentions(text: str, location: TableLocation, table: Table) -> list[Retention]:
+    """Load the retention of the dead letters of a pipeline file; empty for a location."""
     return retentions_of(load_letter_places(text)[1], table, location) if is_pipeline(text) else []
 
 
 def _stopper(stop: threading.Event) -> Callable[[int, object], None]:
-    """The handler of SIGTERM and Ctrl-C: stop after the current step; on a second one end the process at once."""
+    """Return a signal handler that stops after the current step, and ends the process at once when called again."""
 
-    def ask(number: int, _: object) -> None:
+    def handle(number: int, _: object) -> None:
         if stop.is_set():
             raise SystemExit(128 + number)
         stop.set()
 
-    return ask
+    return handle

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from weft.storage.errors import NotFound
-from weft.streams.cli.arguments import StorageOption, errors, load_target
-from weft.streams.cli.completion import places
+from weft.streams.cli.arguments import StorageOption, load_target, stderr
+from weft.streams.cli.completion import list_targets
 from weft.streams.cli.examples import examples
 from weft.streams.pipeline.file.pipeline import is_pipeline
 
@@ -24,7 +24,7 @@ def ui(
         typer.Argument(
             metavar="PIPELINE|URI...",
             help="Pipeline files (*.yaml), locations of tables, or folders of tables.",
-            autocompletion=places,
+            autocompletion=list_targets,
         ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8088,
@@ -34,7 +34,7 @@ def ui(
     token: Annotated[
         bool,
         typer.Option(
-            "--token", help="Ask for a token on this machine, too: for machines with other users. See WEFT_UI_TOKEN."
+            "--token", help="Ask for a token on this machine, too, because it has other users. See WEFT_UI_TOKEN."
         ),
     ] = False,
     allow_host: Annotated[
@@ -46,24 +46,27 @@ def ui(
 ) -> None:
     """Show a table and its pipeline in a browser, live: weft ui shop/orders_wide, then open the printed address.
 
-    Of several tables, or of a folder of them, a start page has a line for each, the worst first.
+    For several tables, or a folder of tables, a start page has a line for each table, those with problems first.
 
-    Overview with what is wrong, timeline of the log, file groups, rows and why they are so, changes, SQL, completeness
-    and dead letters. Lag and dead letters need a pipeline file. Nothing is changed unless --write is given.
+    The pages have an overview with problems, the timeline of the log, file groups, rows and how they came about,
+    changes, SQL, completeness and dead letters. Lag and dead letters need a pipeline file. Nothing is changed unless
+    --write is given.
 
-    The token is that of the environment variable WEFT_UI_TOKEN; without it, a new one at each start. Stop with Ctrl-C.
+    The token is the value of the environment variable WEFT_UI_TOKEN; without it, a new token at each start. Stop with
+    Ctrl-C.
     """
-    shown = [(load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets]
+    settings = [load_target(target, storage_option, "spark", "compaction") for target in targets]
     try:
         from weft.streams.ui.listed_tables import Shown
         from weft.streams.ui.serve import Serving, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise
-        raise NotFound(f"weft ui needs the package {error.name}", hint="pip install 'weft[ui]'") from error
+        raise NotFound(f"weft ui needs the package {error.name}", hint="install it: pip install 'weft[ui]'") from error
     serving = Serving(host, port, token, tuple(allow_host or ()), write)
-    serve([Shown(settings, pipeline or None) for settings, pipeline in shown], serving, _print_address)
+    pipelines = [target if is_pipeline(target) else None for target in targets]
+    serve([*map(Shown, settings, pipelines)], serving, _print_address)
 
 
 def _print_address(address: str) -> None:
-    errors.print(f"weft ui: {address}   (Ctrl-C ends it)", soft_wrap=True)
+    stderr.print(f"weft ui: {address}   (Ctrl-C ends it)", soft_wrap=True)

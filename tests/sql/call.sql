@@ -50,7 +50,7 @@ CALL weft.system.clean();
 CALL weft.system.compact(table => 'shop.nothing');
 --! NotFound: there is no table weft.shop.nothing
 CALL weft.system.verify('nowhere.nothing');
---! hint: SHOW NAMESPACES IN weft and SHOW TABLES IN a namespace list what there is
+--! hint: list the tables with SHOW NAMESPACES IN weft and SHOW TABLES IN a namespace
 CALL weft.system.compact(table => 'shop.orders_wide.orders');
 --! hint: name the table: weft.shop.orders_wide
 CALL weft.system.compact(table => 'shop orders');

@@ -114,7 +114,7 @@ ALTER TABLE weft.shop.orders_wide ADD PARTITION (region = 'eu');
 ANALYZE TABLE weft.shop.orders_wide COMPUTE STATISTICS;
 --! ANALYZE TABLE is not supported for v2 tables
 TRUNCATE TABLE weft.shop.orders_wide;
---! InvalidInput: TRUNCATE TABLE weft.shop.orders_wide: the rows of a table are not deleted as a whole
+--! InvalidInput: TRUNCATE TABLE weft.shop.orders_wide: a statement cannot delete all rows of a table at once
 SHOW PARTITIONS weft.shop.orders_wide;
 --! does not support partition management
 
@@ -162,10 +162,10 @@ DESCRIBE EXTENDED weft.shop.orders_wide;
 -- A table that somebody has written to is dropped only with PURGE.
 INSERT INTO weft.shop.orders_wide.payments (order_id, region, paid, tip, pay_ts) VALUES (1, 'eu', 9.5, 1, 7);
 DROP TABLE weft.shop.orders_wide;
---! DROP TABLE ... PURGE does it
+--! use DROP TABLE ... PURGE
 CREATE OR REPLACE TABLE weft.shop.orders_wide (id BIGINT, v INT)
     TBLPROPERTIES ('key' = 'id', 'group.g' = 'v', 'stream.s' = 'g');
---! InvalidInput: REPLACE TABLE weft.shop.orders_wide: deletes all of its data and history
+--! InvalidInput: REPLACE TABLE weft.shop.orders_wide: this would delete all of its data and history
 DROP NAMESPACE weft.shop;
 --! SCHEMA_NOT_EMPTY
 DROP NAMESPACE weft.shop CASCADE;

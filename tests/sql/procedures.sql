@@ -139,6 +139,8 @@ CALL weft.system.rewrite('shop.orders_wide', 'status', 'upper(status)', 'capital
 --~ cut:.* \| 1 \| 2 \| 0 \| true
 CALL weft.system.rewrite(table => 'shop.orders_wide', column => 'status', expression => 'nope(status)', confirm => true);
 --! nope
+CALL weft.system.rewrite(table => 'shop.orders_wide', column => 'status', expression => 'nope(status)');
+--! nope
 CALL weft.system.erase('shop.orders_wide', 'SELECT 2 AS order_id', true, false, 'asked for', true);
 --= erased
 CALL weft.system.erase(table => 'shop.orders_wide', keys => 'SELECT', confirm => true);

@@ -92,7 +92,7 @@ INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NU
 DELETE FROM weft.shop.orders_wide.orders WHERE order_id IN (SELECT 1);
 --! InvalidInput: DELETE of weft.shop.orders_wide.orders: the condition has a subquery
 DELETE FROM weft.shop.orders_wide.orders WHERE EXISTS (SELECT 1);
---! hint: INSERT INTO weft.shop.orders_wide.orders BY NAME SELECT `order_id`, `status`, `order_ts`, 'delete' AS _op FROM weft.shop.orders_wide AS orders WHERE EXISTS (SELECT 1)
+--! hint: use INSERT INTO weft.shop.orders_wide.orders BY NAME SELECT `order_id`, `status`, `order_ts`, 'delete' AS _op FROM weft.shop.orders_wide AS orders WHERE EXISTS (SELECT 1)
 DELETE FROM weft.shop.orders_wide.orders WHERE status = 'not a (SELECT 1)';
 INSERT INTO weft.shop.orders_wide.orders WITH ('batch' = '1') VALUES (9, 'x', 1);
 --! options query_id and batch
@@ -103,11 +103,11 @@ UPDATE weft.shop.orders_wide.orders SET status = 'x' WHERE order_id = 1;
 MERGE INTO weft.shop.orders_wide.orders AS t USING (SELECT 1 AS id) AS s ON t.order_id = s.id WHEN MATCHED THEN DELETE;
 --! InvalidInput: MERGE of weft.shop.orders_wide.orders
 UPDATE weft.shop.orders_wide SET status = 'x' WHERE order_id = 1;
---! hint: INSERT INTO weft.shop.orders_wide.<stream> (...) SELECT
+--! hint: use INSERT INTO weft.shop.orders_wide.<stream> (...) SELECT
 DELETE FROM weft.shop.orders_wide.orders WHERE length(status) = 3;
 --! status
 DELETE FROM weft.shop.orders_wide.orders;
---! WHERE order_id IS NOT NULL, if that is meant
+--! hint: to delete all rows, add WHERE order_id IS NOT NULL
 SELECT count(*), max(order_ts) FROM weft.shop.orders_wide;
 --> 2 | 10
 

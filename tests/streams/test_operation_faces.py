@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import typer
 
+from tests.streams.catalog.test_procedures import Lake, call
+from tests.streams.support.pipelines import weft
+from weft.storage.errors import InvalidInput
 from weft.storage.operations.all_operations import OPERATIONS
 from weft.storage.operations.clean import RetentionSettings
 from weft.storage.operations.compact import DueSettings
@@ -54,6 +57,25 @@ def test_the_command_has_the_fields_of_the_request(operation: Operation[Any, Any
     for name in fields:
         info, face = operation.fields()[name]
         assert shown[name] == f"{info.description}{' May be repeated.' if face.repeated else ''}", name
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "message"),
+    [
+        ("publish", {}, "publish: the format is missing"),
+        ("undo", {"stream": "orders", "since": "2999-01-01T00:00:00Z"}, "nothing can have been committed since 2999"),
+        ("fence", {"lane": "a b"}, "'a b' is not a lane or stream name"),
+        ("close", {"lane": "a b"}, "'a b' is not a lane or stream name"),
+    ],
+)
+def test_a_wrong_request_is_refused_before_the_table_is_opened(
+    operation: str, arguments: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    options = [f"--since={text}" if name == "since" else text for name, text in arguments.items()]
+    refused = weft(operation, tmp_path / "no table", *options)
+    assert (refused.exit_code, message in refused.stderr) == (2, True)
+    with pytest.raises(InvalidInput, match=message):
+        call(Lake(tmp_path), operation, table="no_table", **arguments)
 
 
 def test_the_hand_written_command_of_savepoints_has_the_fields_of_both_requests() -> None:

@@ -121,7 +121,7 @@ def test_a_damaged_table_does_not_hide_the_others(spark: SparkSession, tmp_path:
     assert "Comment: NotFound" in extended["bad"].information
     assert "|-- a: string" in extended["good"].information
     assert spark.table("weft_damaged.shop.good").count() == 1
-    with pytest.raises(PySparkException, match=r"shop\.bad is the folder of a table, whose log is not there"):
+    with pytest.raises(PySparkException, match=r"shop\.bad is the folder of a table, whose log is missing"):
         spark.table("weft_damaged.shop.bad")
 
 
@@ -189,7 +189,7 @@ def test_a_session_without_a_catalog_says_why(spark: SparkSession, monkeypatch: 
     for name in ("a.b", "1", "spark_catalog", ""):
         with pytest.raises(InvalidInput, match="is not a plain identifier"):
             weft.register_catalog(spark, name, "lake")
-    monkeypatch.setattr(catalog_jvm, "_known_classes", {})
+    monkeypatch.setattr(catalog_jvm, "_classes_by_gateway", {})
     monkeypatch.setitem(catalog_jvm._CLASSES, "V1Table", "org.apache.spark.sql.connector.catalog.Moved")
     with pytest.raises(InvalidInput, match=r"lacks a class that the catalog needs.*Moved"):
         weft.register_catalog(spark, "weft_moved", "lake")

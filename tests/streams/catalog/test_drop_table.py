@@ -31,9 +31,9 @@ def test_a_table_with_rows_is_neither_dropped_nor_replaced(tmp_path: Path, *, li
         table.close_lane("orders")
         table.compact()
         assert table.clean(dt.timedelta(0)).retired == ("orders",)
-    with pytest.raises(InvalidInput, match=r"DROP TABLE weft\.shop\.orders: deletes all of its data"):
+    with pytest.raises(InvalidInput, match=r"DROP TABLE weft\.shop\.orders: this would delete all of its data"):
         drop_table(catalog, NAMES, purge=False)
-    with pytest.raises(InvalidInput, match=r"REPLACE TABLE weft\.shop\.orders: deletes all of its data"):
+    with pytest.raises(InvalidInput, match=r"REPLACE TABLE weft\.shop\.orders: this would delete all of its data"):
         drop_later(catalog, NAMES)
     assert contents(Table.open(table.uri), ["id"]) == [(1,)]
     assert not catalog.replaced

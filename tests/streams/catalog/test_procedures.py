@@ -257,6 +257,8 @@ def test_every_procedure_is_described(name: str) -> None:
 def test_the_document_has_every_system_table() -> None:
     """Prints the rows that are missing: paste them."""
     document = (Path(__file__).parents[3] / "deploy/docs/spark.md").read_text(encoding="utf-8")
-    rows = [f"| `{name}`: {found.about} | {', '.join(found.columns.names)} |" for name, found in SYSTEM_TABLES.items()]
+    rows = [
+        f"| `{name}`: {table.description} | {', '.join(table.columns.names)} |" for name, table in SYSTEM_TABLES.items()
+    ]
     missing = [row for row in rows if row not in document]
     assert not missing, "\n".join(missing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.storage.errors import InvalidInput
-from weft.streams.catalog.statement_options import check_options, written_options
+from weft.streams.catalog.statement_options import check_options, parse_option_names
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from weft.streams.catalog.statement_options import check_options, written_option
     ],
 )
 def test_the_names_of_a_clause(after: str, names: list[str] | None) -> None:
-    assert written_options(after) == (["require", "as_of", "settled", "before"] if names is None else names)
+    assert parse_option_names(after) == (["require", "as_of", "settled", "before"] if names is None else names)
 
 
 def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:

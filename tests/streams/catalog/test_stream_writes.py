@@ -16,10 +16,10 @@ from weft.streams.catalog.stream_writes import (
     check_delete,
     check_statement,
     choose_stream,
-    column_order,
     columns_of,
     delete_rows,
     is_by_position,
+    match_columns,
 )
 
 CONFIG: dict[str, Any] = {
@@ -86,7 +86,7 @@ def test_delete_without_rows_commits_nothing(table: Table) -> None:
 REFUSED = {
     "ignore": ("imports", where("id", 1), "deletes of stream 'imports' are ignored"),
     "aggregate": ("counts", where("id", 1), "group 'count' is merged by 'aggregate'"),
-    "no ordering value": ("orders", Not(IsNull("id")), "has no event of 1 of 4 rows"),
+    "no ordering value": ("orders", Not(IsNull("id")), "has no event for 1 of 4 rows"),
 }
 
 
@@ -206,13 +206,13 @@ def test_the_hint_of_a_delete_with_a_subquery(table: Table, stream: str, part: s
 def test_columns_by_name_and_by_position(table: Table) -> None:
     stream = table.schema.stream("orders")
     assert columns_of(table.schema, stream) == ["id", "status", "ots"]
-    by_name = column_order(table.schema, stream, ["OTS", "id", "_op"], by_position=False)
+    by_name = match_columns(table.schema, stream, ["OTS", "id", "_op"], by_position=False)
     assert by_name == ["ots", "id", "_op"]
-    by_position = column_order(table.schema, stream, ["x", "ots", "x"], by_position=True)
+    by_position = match_columns(table.schema, stream, ["x", "ots", "x"], by_position=True)
     assert by_position == ["id", "status", "ots"]
     with pytest.raises(InvalidInput, match="the query has column 'ots' twice"):
-        column_order(table.schema, stream, ["id", "ots", "OTS"], by_position=False)
+        match_columns(table.schema, stream, ["id", "ots", "OTS"], by_position=False)
     with pytest.raises(InvalidInput, match="the query has 2 columns, and stream 'orders' 3: id, status, ots"):
-        column_order(table.schema, stream, ["a", "b"], by_position=True)
+        match_columns(table.schema, stream, ["a", "b"], by_position=True)
     with pytest.raises(InvalidInput, match="column 'paid' is not one of stream 'orders'"):
-        column_order(table.schema, stream, ["id", "paid"], by_position=False)
+        match_columns(table.schema, stream, ["id", "paid"], by_position=False)

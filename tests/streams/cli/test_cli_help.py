@@ -18,7 +18,7 @@ import typer
 from tests.storage.support.shop import SHOP, append, orders
 from tests.streams.support.pipelines import weft
 from weft import Table
-from weft.streams.cli.completion import places, savepoints
+from weft.streams.cli.completion import list_targets, savepoints
 from weft.streams.cli.examples import TITLE
 from weft.streams.cli.main import app
 from weft.streams.demo.command import demo
@@ -146,4 +146,4 @@ def test_completion_of_a_table_that_cannot_be_read_proposes_nothing(folder: Path
     context = typer.Context(PROGRAM)  # type: ignore[arg-type]
     context.params = {"target": str(folder / "lake" / "shop" / "wide")}
     assert savepoints(context, "") == []
-    assert places(str(folder / "nowhere" / "x")) == []
+    assert list_targets(str(folder / "nowhere" / "x")) == []

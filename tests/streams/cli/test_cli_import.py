@@ -77,7 +77,7 @@ def test_rows_that_are_merged_and_left_out_are_told(tmp_path: Path) -> None:
         (["{parquet}", "{wide}"], "the source declares no primary key"),
         (["{parquet}", "{wide}", "--key", "nope"], "--key: the table has no column 'nope'"),
         (["{parquet}", "{wide}", "--config", "{wide}.yaml"], "cannot read"),
-        (["{parquet}", "{wide}", "--config", "x.yaml", "--key", "id"], "--config says everything about the table"),
+        (["{parquet}", "{wide}", "--config", "x.yaml", "--key", "id"], "--config defines the whole table"),
         (["{parquet}", "{wide}", "--from", "delta"], "the delta table at"),
         (["{wide}", "{wide}", "--key", "id"], "cannot be read: there is no such file or folder"),
         (["{statement}", "{wide}"], "is text without rows"),

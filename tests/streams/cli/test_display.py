@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from weft.streams.cli.display import format_line, render_jobs, show_jobs, stored_words
+from weft.streams.cli.display import describe_stored, format_line, render_jobs, show_jobs
 from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.status_fields import status_fields
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
@@ -58,7 +58,7 @@ def test_a_writer_without_reports() -> None:
 def test_what_a_writer_stored_is_said_in_words(phase: Phase, report: Report, words: str) -> None:
     """An entry's number in the lane looks like a number of commits, or of rows."""
     status = replace(STATUS, phase=phase, report=report)
-    assert stored_words(status) == words
+    assert describe_stored(status) == words
     assert format_line(status, 10_000).split(" · ")[1] == words
 
 
@@ -141,7 +141,7 @@ def test_why_a_job_has_failed_is_left_to_the_caller_if_it_wants() -> None:
     console = Console(file=io.StringIO(), width=120)
     failed = replace(STATUS, name="pay", phase=Phase.FAILED, message="no luck")
     waiting = replace(STATUS, name="wait", phase=Phase.WAITING, message="no answer", next_start_seconds=1.0)
-    console.print(render_jobs([failed, waiting], 10_000, tells_lost=False))
+    console.print(render_jobs([failed, waiting], 10_000, show_failures=False))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "no luck" not in text
     assert "wait: no answer" in text, "it is started again"

@@ -122,7 +122,7 @@ def test_a_run_that_goes_on_tells_of_first_losses_at_once_and_once(
 ) -> None:
     report = reporter(file, once=False)
     for letters in (0, 1, 1, 5):
-        report.see([status(Phase.RUNNING, dead_letters=letters, rows=3)])
+        report.update([status(Phase.RUNNING, dead_letters=letters, rows=3)])
     report.end([status(Phase.STOPPED, dead_letters=5, rows=3)])
     assert capsys.readouterr().err.count("became") == 1
 
@@ -137,7 +137,7 @@ def test_a_part_that_has_ended_is_told_once(file: Path, capsys: pytest.CaptureFi
         report = reporter(file, **options)
         statuses = [replace(lost, tail=("its last words",)), status(Phase.RUNNING, "sb")]
         for _ in range(3):
-            report.see(statuses)
+            report.update(statuses)
         assert report.end(statuses) == Ending.FAILED
         expected = [f"sa has stopped permanently{words}: no [luck]", "sa failed; its log: sa.log", "  its last words"]
         assert capsys.readouterr().err.splitlines() == expected
@@ -145,11 +145,11 @@ def test_a_part_that_has_ended_is_told_once(file: Path, capsys: pytest.CaptureFi
 
 def test_a_topic_that_was_created_again_leaves_two_ways_on(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = reporter(file)
-    report.see([status(Phase.FAILED, message="another topic", error_code=DataLoss.code)])
+    report.update([status(Phase.FAILED, message="another topic", error_code=DataLoss.code)])
     text = capsys.readouterr().err
     pipeline = load_pipeline(file)
     assert f"rm -r {pipeline.table.uri} {pipeline.state}\n" in text
     assert "in 'shop/my p.yaml', writers.sa.source:  options: {failOnDataLoss: false}" in text
     remote = replace(pipeline, table=replace(pipeline.table, uri="s3://lake/wide"))
-    RunReport(remote, "p.yaml", once=True, exit_on_failure=False).see([status(Phase.FAILED, error_code="DATA_LOSS")])
+    RunReport(remote, "p.yaml", once=True, exit_on_failure=False).update([status(Phase.FAILED, error_code="DATA_LOSS")])
     assert "and delete all objects below s3://lake/wide" in capsys.readouterr().err

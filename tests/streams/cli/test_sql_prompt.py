@@ -161,7 +161,7 @@ def test_without_a_place_for_the_history_there_is_a_prompt(state: Path, capfd: p
     seen: list[str] = []
     typed(f"SELECT 1;\r{CTRL_D}", seen.append)
     assert seen == ["SELECT 1"]
-    assert "no history: " in capfd.readouterr().err
+    assert "the history is not kept: " in capfd.readouterr().err
 
 
 def test_names_of_tables_and_columns_are_completed() -> None:

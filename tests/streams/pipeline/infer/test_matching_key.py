@@ -149,7 +149,7 @@ def test_a_topic_may_have_another_name_for_the_key(tmp_path: Path, key: list[str
         ("rpm", "topic shop.tickets has no field 'rpm'", "--key rpm,shop.tickets=FIELD"),
         ("machineId,tickets=machine", "there is no topic 'tickets'", "topics: telemetry, shop.tickets"),
         ("machineId,shop.tickets=nothing", "topic shop.tickets has no field 'nothing'", "its fields are ticketId"),
-        ("machineId,rpm,shop.tickets=machine", "machineId, rpm and machine of shop.tickets are not as many", ""),
+        ("machineId,rpm,shop.tickets=machine", "machineId, rpm and machine of shop.tickets have different numbers", ""),
     ],
 )
 def test_a_wrong_key_is_refused(tmp_path: Path, key: str, message: str, hint: str) -> None:

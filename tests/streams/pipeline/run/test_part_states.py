@@ -110,7 +110,7 @@ def test_a_report_with_long_problems_fits_into_a_line() -> None:
 
 def test_only_a_pipeline_file_has_parts(tmp_path: Path) -> None:
     done = weft("show", tmp_path / "table", "parts")
-    assert (done.exit_code, "is no pipeline file" in done.stderr) == (2, True)
+    assert (done.exit_code, "is not a pipeline file" in done.stderr) == (2, True)
     shown = weft("show", pipeline_file(tmp_path), "parts")
     assert (shown.exit_code, "not known here" in shown.stdout) == (0, True)
 
