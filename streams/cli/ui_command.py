@@ -53,16 +53,18 @@ def ui(
 
     The token is that of the environment variable WEFT_UI_TOKEN; without it, a new one at each start. Stop with Ctrl-C.
     """
-    shown = [(load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets]
+    loaded = [
+        (load_target(each, storage_option, "spark", "compaction"), is_pipeline(each) and each) for each in targets
+    ]
     try:
-        from weft.streams.ui.listed_tables import Shown
+        from weft.streams.ui.listed_tables import Target
         from weft.streams.ui.serve import Serving, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
             raise
         raise NotFound(f"weft ui needs the package {error.name}", hint="pip install 'weft[ui]'") from error
     serving = Serving(host, port, token, tuple(allow_host or ()), write)
-    serve([Shown(settings, pipeline or None) for settings, pipeline in shown], serving, _print_address)
+    serve([Target(settings, pipeline or None) for settings, pipeline in loaded], serving, _print_address)
 
 
 def _print_address(address: str) -> None:

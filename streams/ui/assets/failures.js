@@ -52,8 +52,8 @@ export function wordsOf(status, type, text) {
       const { error, hint, guide } = JSON.parse(text);
       if (error) return { what: error, hint: [hint, guide && `guide: ${guide}`].filter(Boolean).join(" ") };
     } catch {
-      // it is none of weft ui
+      // the answer is not from weft ui
     }
   }
-  return { what: `The answer is ${status}, not what was asked for`, hint: "Try again; what weft ui has printed says more." };
+  return { what: `The server answered ${status} instead of the page`, hint: "Try again, and see the output of weft ui." };
 }

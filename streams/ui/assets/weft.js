@@ -55,9 +55,9 @@ function follow() {
       text.textContent = "live";
       if (document.querySelector("[data-waits]")) location.reload();
       // What the page shows may be older than the first event.
-      const known = first && JSON.parse(event.data) === document.body.dataset.seen;
+      const isCurrent = first && JSON.parse(event.data) === document.body.dataset.cut;
       first = false;
-      if (known) return;
+      if (isCurrent) return;
       document.body.dispatchEvent(new CustomEvent("weft-news"));
     });
     source.addEventListener("trouble", (event) => say(`${JSON.parse(event.data)}. What this page shows is old.`));
@@ -122,8 +122,8 @@ function beforeSubmit(event) {
     event.preventDefault();
     return;
   }
-  for (const shown of form.querySelectorAll("[data-key]")) {
-    shown.nextElementSibling.value = `${shown.dataset.key}=${shown.value}`;
+  for (const input of form.querySelectorAll("[data-key]")) {
+    input.nextElementSibling.value = `${input.dataset.key}=${input.value}`;
   }
 }
 

@@ -336,9 +336,9 @@ def test_the_limit_is_kept_and_more_is_said(client: TestClient) -> None:
     ("query", "message"),
     [
         ("column=nope&operator=%3D&value=1", "there is no column"),
-        ("column=id&operator=%3D&value=seven", "is no bigint"),
+        ("column=id&operator=%3D&value=seven", "expected bigint"),
         ("column=id&operator=contains&value=7", "not a string"),
-        ("column=id&operator=like&value=7", "is no operator"),
+        ("column=id&operator=like&value=7", "unknown operator"),
         ("column=id", "not complete"),
         ("limit=0", "limit"),
         ("limit=9999999", "limit"),
