@@ -24,7 +24,7 @@ from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop
 from tests.streams.ui.site import make_site
 from weft import Table
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
-from weft.streams.ui.listed_tables import Target, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 
 Act = Callable[[Page], None] | None
 THEMES: Final = ("light", "dark")

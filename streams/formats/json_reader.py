@@ -42,19 +42,19 @@ def read_json(
 
     Args:
         value: The bytes of the messages.
-        fields: Fields of the object. Spark's tables may have NULL in each of them, and in nested ones.
-        is_key: Read the key of a message. If there is exactly one field it may also be the value of it; and both may be
-            in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. A key that begins with neither ``{``
-            nor ``"`` is a text as it is, if the field is one. Nothing is rounded.
-        exact: Fields whose values are not rounded, either.
+        fields: Fields of the object. All of them are nullable in the result, nested ones, too.
+        is_key: Read the key of a message. With exactly one field, the key may also be the value of that field. Both
+            forms may be in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. If the field is a string,
+            a key that begins with neither ``{`` nor ``"`` is taken as its text. Nothing is rounded.
+        exact: Fields of a message whose values must not be rounded.
 
     Returns:
-        Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, string: why not. NULL
-        where ``value`` is NULL.
+        Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, a string that says why.
+        The struct is NULL where ``value`` is NULL.
 
     Raises:
-        InvalidInput: A map has keys that are no texts, Spark is another one than weft is made for, or the session has
-            artifacts of its own: its executors do not load the class.
+        InvalidInput: A map has keys that are not strings, the version of Spark does not fit, or the session has
+            artifacts of its own, so that its executors do not load the class.
     """
     _check_maps(fields)
     context, jvm = SparkContext._active_spark_context, SparkContext._jvm  # noqa: SLF001 - no public way to the JVM
@@ -93,7 +93,7 @@ def _check_maps(kind: DataType) -> None:
         case MapType():
             if not isinstance(kind.keyType, StringType):
                 raise InvalidInput(
-                    f"{kind.simpleString()}: the keys of a map are texts in JSON",
+                    f"{kind.simpleString()}: the keys of a map in JSON are strings",
                     hint="declare map<string,...>, and cast its keys in select",
                 )
             _check_maps(kind.valueType)

@@ -19,11 +19,11 @@ from weft.streams.formats.schema_fields import (
 
 
 def json_schema_fields(schema: Any, documents: Mapping[str, Any]) -> SchemaFields | None:
-    """The properties of an object of JSON Schema; None for a schema that is not an object.
+    """Return the properties of an object of JSON Schema; None for a schema that is not an object.
 
     Args:
         schema: A schema, as JSON.
-        documents: Schemas that it refers to, by the name of the reference.
+        documents: Schemas that the schema refers to, by the name of the reference.
     """
     root, whole = _json_target(schema, schema, documents, frozenset())
     properties = root.get("properties") if isinstance(root, Mapping) else None
@@ -51,7 +51,7 @@ def _may_be_null(schema: Any) -> bool:
 
 
 def _json_target(schema: Any, whole: Any, documents: Mapping[str, Any], within: frozenset[str]) -> tuple[Any, Any]:
-    """The schema that a reference means, and the document that it is in."""
+    """Return the schema that a reference means, and the document that contains it."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
         return schema, whole
     reference = str(schema["$ref"])
@@ -104,7 +104,7 @@ def _json_sql(schema: Any, whole: Any, documents: Mapping[str, Any], within: fro
         values = schema.get("additionalProperties")
         if isinstance(values, Mapping):
             return f"map<string,{_json_sql(values, whole, documents, within)}>"
-        return "string"  # any object, as its JSON text
+        return "string"  # the JSON text of any object
     if kind == "string":
         if schema.get("contentEncoding") == "base64":
             return "binary"

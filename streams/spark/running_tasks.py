@@ -1,4 +1,4 @@
-"""How far the jobs of a Spark session are."""
+"""The progress of the jobs of a Spark session."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weft.storage.services.steps.progress import Stage
 
 
 def running_tasks(spark: SparkSession, what: str) -> Stage | None:
-    """The tasks of the stages that run now; None if none does. May be called from any thread.
+    """Count the tasks of the running stages; None if no stage runs. May be called from any thread.
 
     Args:
         spark: The session.
-        what: Says what the session does.
+        what: Description of the work, for `Stage`.
     """
     try:
         tracker = spark.sparkContext.statusTracker()

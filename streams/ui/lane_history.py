@@ -274,7 +274,7 @@ class LaneHistory:
             return 1.0 if not total else sum(lane.high - lane.low for lane in self._lanes.values()) / total
 
     def span(self) -> tuple[int, int]:
-        """Return the times of the first and the last entry that were read, Unix milliseconds; (0, 0) if there is none."""
+        """Return the times of the first and the last entry that were read, Unix milliseconds; (0, 0) without any."""
         with self._lock:
             times = [lane.rows()[:, 1] for lane in self._lanes.values() if len(lane.rows())]
             times += [lane.samples[:, 1] for lane in self._lanes.values() if len(lane.samples)]

@@ -24,7 +24,7 @@ import uvicorn
 from weft.storage.errors import InvalidInput, NotFound
 from weft.streams.ui.application import build_application, build_list_application
 from weft.streams.ui.guard import Access, parse_authority
-from weft.streams.ui.listed_tables import Target, TableList, is_folder, open_site
+from weft.streams.ui.listed_tables import TableList, Target, is_folder, open_site
 from weft.streams.ui.site import Site
 
 LOCAL: Final = "127.0.0.1"
@@ -123,7 +123,7 @@ def access_of(serving: Serving, port: int) -> Access:
         if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ;,"\\'):
             raise InvalidInput(
                 f"{TOKEN_VARIABLE} is not usable as a token",
-                hint=f"give at least {_SHORTEST_TOKEN} letters, digits, - and _, or unset the variable to get a new token",
+                hint=f"give at least {_SHORTEST_TOKEN} letters, digits, - and _, or unset it to get a new token",
             )
     return Access(frozenset(names), any_address=not local, token=token, cookie=f"weft_{port}")
 

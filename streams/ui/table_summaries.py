@@ -18,7 +18,7 @@ from typing import Final
 
 from weft.storage.errors import CorruptData, NotFound, TableError
 from weft.streams.ui.lane_history import LaneHistory
-from weft.streams.ui.listed_tables import Target, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 from weft.streams.ui.problems import Problem, Severity, find_problems
 from weft.streams.ui.stream_rows import StreamRow, stream_rows
 from weft.streams.ui.watched_table import Look, WatchedTable

@@ -1,4 +1,4 @@
-"""The compaction service of a pipeline as a Spark application: this process is the driver, executors do the merging.
+"""The compaction service of a pipeline as a Spark application: this process is the driver, and executors merge.
 
     python -m weft.streams.write.cluster_job PIPELINE [--once]
 
@@ -63,7 +63,7 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
 
 @contextlib.contextmanager
 def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
-    """Runs the tasks of one command on the cluster, in a Spark session that ends with the block.
+    """Return an executor for the tasks of one command on the cluster; its Spark session ends with the block.
 
     Args:
         what: Name of the command: ``compact`` or ``verify``.
@@ -105,7 +105,7 @@ def _watch_executors(spark: SparkSession, tell: Callable[[ExecutorWatch], object
 
 
 def _print_starvation() -> Callable[[ExecutorWatch], None]:
-    """A function that prints once that a job waits for an executor."""
+    """Return a function that prints once that a job waits for an executor."""
     printed_names: list[str] = []
 
     def tell(watch: ExecutorWatch) -> None:

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 __all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conformed_batches", "task_reader"]
 
-# Rows handed to the JVM at once; larger batches are cut, without a copy. No difference in speed was found from 4 k to
-# 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads needlessly.
+# Rows per batch that is sent to the JVM; larger batches are cut, without a copy. Speed does not differ from 4 k to 1 M
+# rows (tests/benchmarks/view_overhead.py), so this only bounds memory and the rows that a LIMIT reads needlessly.
 BATCH_ROWS = 65_536
 
 TaskFunction = Callable[[Any], Iterator[pa.RecordBatch]]
@@ -29,10 +29,10 @@ class RelationReadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task of another plan than that of the reader to which Spark sends it.
+    """A task with its own function, for a partition of another plan than that of the reader.
 
     Attributes:
-        read: Reads it.
+        read: Reads the task.
         task: The task.
     """
 
@@ -41,9 +41,9 @@ class PlannedTask:
 
 
 def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> WorkerFunction:
-    """The function a Python worker runs for one input partition.
+    """Return the function that a Python worker runs for one input partition.
 
-    Spark sends the partition as one batch of one binary cell, the pickled task, and takes record batches back.
+    Spark sends the partition as one batch with one binary cell, the pickled task, and expects record batches.
     """
 
     def read_task(partition: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_R
 def conformed_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
+    """Yield the same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
     for batch in batches:
         conformed = conform(batch, schema)
         _check_nulls(conformed)
@@ -67,7 +67,7 @@ def conformed_batches(
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, in its order and types.
+    """Return the columns of `schema`, in its order and with its types.
 
     Raises:
         RelationReadError: A column is missing, or cannot be cast without loss.

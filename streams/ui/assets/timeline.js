@@ -228,7 +228,7 @@ export function drawTimeline(box) {
     htmx.ajax("GET", `${document.body.dataset.root}/timeline/entry?${query}`, { target: "#entry", swap: "innerHTML show:top" });
   }
 
-  // What the keyboard goes through in a row, by time: cells and bars, with their place as a share of the span.
+  // The cells and bars of a row that the keyboard moves through, by time; positions are shares of the span.
   function stopsOf(number) {
     const whole = data.end - data.begin + 1;
     const stop = (item, from, to, words) => ({ number, seq: item.seq, from, to, words });
@@ -276,7 +276,7 @@ export function drawTimeline(box) {
 
   function zoomBy(factor, shift = 0) {
     if (!data) return;
-    // Of a short history the view ends after its last entry: there is nothing to zoom into.
+    // The view of a short history extends beyond its last entry, where there is nothing to zoom into.
     const [begin, end] = [Math.max(data.first, data.begin), Math.min(data.last, data.end)];
     const middle = (begin + end) / 2 + shift * (end - begin);
     const half = ((end - begin) * factor) / 2;

@@ -93,14 +93,14 @@ function follow() {
   open();
 }
 
-// Why an address answers with an error; null if it does not, or does not answer at all.
+// Returns why a request of an address fails; null if it succeeds, or if there is no response.
 async function refusal(address) {
   const control = new AbortController();
   try {
     const answer = await fetch(address, { signal: control.signal });
     if (!answer.ok) return wordsOf(answer.status, answer.headers.get("Content-Type"), await answer.text()).what;
   } catch {
-    // it does not answer
+    // no response
   } finally {
     control.abort();
   }
@@ -127,7 +127,7 @@ function beforeSubmit(event) {
   }
 }
 
-// Ends a search that is under way: the server sees that nobody waits any more.
+// Cancels a running search: the server notices that the browser has disconnected.
 function abort(event) {
   const button = event.target.closest("[data-abort]");
   if (button) htmx.trigger(document.getElementById(button.dataset.abort), "htmx:abort");

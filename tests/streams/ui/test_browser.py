@@ -21,7 +21,7 @@ from tests.streams.ui.site import make_site
 from weft import Table
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
 from weft.streams.ui import row_pages, row_query
-from weft.streams.ui.listed_tables import Target, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

@@ -23,7 +23,7 @@ from weft.streams.pipeline.file.model import CommandSettings, TableLocation
 from weft.streams.pipeline.file.pipeline import load_settings
 from weft.streams.ui import listed_tables, table_summaries, watched_table
 from weft.streams.ui.application import build_list_application
-from weft.streams.ui.listed_tables import Target, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 from weft.streams.ui.problems import Severity
 from weft.streams.ui.spark_turn import SparkTurn
 from weft.streams.ui.table_summaries import TableSummaries, worst_first

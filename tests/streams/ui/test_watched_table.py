@@ -16,7 +16,7 @@ from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.errors import NotFound
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
-from weft.streams.ui.listed_tables import Target, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 from weft.streams.ui.site import Site
 from weft.streams.ui.watched_table import WatchedTable
 
