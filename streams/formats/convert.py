@@ -1,13 +1,13 @@
 """Converts values of messages, as Python objects, to Arrow arrays of the declared types.
 
-A value is converted exactly, or it has a reason why it cannot be. Only these conversions lose digits: a binary
+A value is converted exactly, or it gets a reason why it cannot be converted. Only two conversions lose digits: a binary
 floating-point number becomes a decimal by rounding half up, and nanoseconds become microseconds by rounding down.
 
-A value is interpreted only by what its schema says about it: bytes are a decimal only if the schema says so and gives
-the scale, a number is a date or a time only with its unit, and a value of a union is read as the type that was written.
+Only its schema decides how a value is interpreted: bytes are a decimal only if the schema says so and has the scale, a
+number is a date or a time only with its unit, and a value of a union is read as the type that was written.
 
-Values of a message without a schema do not say everything: whether a number is in milliseconds or microseconds, and
-whether the text of a decimal is the number or Base64. `Unmarked` says it. Without it such a value has a reason.
+Without a schema it is unknown whether a number is in milliseconds or microseconds, and whether the text of a decimal is
+the number or Base64. `Unmarked` determines that. Without it such a value gets a reason.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def _big_decimal(data: bytes) -> Decimal:
 
 
 def _avro_number(data: bytes, place: int) -> tuple[int, int]:
-    """Decode a zigzag number of at most 32 bits; returns it and the position after it, or -1 and -1 if there is none."""
+    """Decode a zigzag number of at most 32 bits; returns it and the position after it, or -1 and -1 without one."""
     value = 0
     for count, byte in enumerate(data[place : place + 5]):
         value |= (byte & 0x7F) << 7 * count

@@ -191,7 +191,7 @@ def main() -> None:
 
 
 def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
-    """Return the answer of a forked child. This process has no threads and does not compute with Arrow, so it can fork."""
+    """Return the answer of a forked child. This process can fork, as it has no threads and does not use Arrow."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""JSON: the value is the UTF-8 text of exactly one JSON object, read as `weft.streams.formats.json_reader` describes."""
+"""JSON: the value is the UTF-8 text of exactly one JSON object; see `weft.streams.formats.json_reader`."""
 
 from __future__ import annotations
 

@@ -1,20 +1,21 @@
-r"""Reads JSON in Spark's JVM: bytes that must be exactly one value, with the reason where they are not.
+r"""Reads JSON in Spark's JVM: the bytes must be exactly one value, otherwise there is a reason.
 
-The reader is `JsonReader.java`. What is JSON is up to Jackson, which follows RFC 8259 with these exceptions. It takes
-``NaN``, ``+INF`` and ``Infinity`` with and without a sign for numbers. It refuses more than 1,000 arrays and objects
-within each other, numbers of more than 1,000 characters, and names of more than 50,000 or with half of a surrogate
+The reader is `JsonReader.java`. Its parser is Jackson, which follows RFC 8259 with these exceptions. It accepts
+``NaN``, ``+INF`` and ``Infinity`` with and without a sign as numbers. It refuses more than 1,000 nested arrays and
+objects, numbers of more than 1,000 characters, and names with more than 50,000 characters or with half of a surrogate
 pair.
 
-How values are read:
+Values are read by these rules:
 
-- A text is the text. Any other value that is read as a text keeps its characters: ``1.10``, ``1E400``, ``{"a": 1.10}``.
-- Whole numbers and decimals never pass through a double. A decimal is rounded to the declared scale, half up, and a
-  time to microseconds, down; not so in a field that names a row. A decimal may also be a text. A number that a double
-  or float does not have, such as ``1E400``, is not of the type.
-- A member that is not declared is skipped, a declared one that is missing is NULL. Names are case-sensitive.
-- A declared member that is there twice, a map with a key twice, and half of a surrogate pair (``"\ud800"``) have a
-  reason: which of the two is meant, or which character, nobody knows.
-- A number for a timestamp is in seconds. The text of a date is only a date.
+- A string of JSON is its text. Any other value for a declared string keeps its characters: ``1.10``, ``1E400``,
+  ``{"a": 1.10}``.
+- Integers and decimals are never converted to a double. A decimal is rounded half up to the declared scale, and a time
+  down to microseconds, but not in a field that identifies a row. A decimal may also be a string. A number out of the
+  range of a double or float, such as ``1E400``, does not fit the type.
+- A member that is not declared is skipped, and a declared member that is missing is NULL. Names are case-sensitive.
+- A repeated declared member, a map with a repeated key, and half of a surrogate pair (``"\ud800"``) are refused,
+  because it is unknown which value or character is meant.
+- A number for a timestamp is in seconds. The text of a date must be a date without a time.
 """
 
 from __future__ import annotations

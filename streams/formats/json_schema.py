@@ -1,5 +1,6 @@
-"""Fields that a JSON Schema declares, see `weft.streams.formats.schema_fields`: the types of Spark's JSON reader.
-Pure.
+"""Lists the fields that a JSON Schema declares, with the types of weft's JSON reader. Pure functions.
+
+See `weft.streams.formats.schema_fields`.
 """
 
 from __future__ import annotations

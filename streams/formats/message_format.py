@@ -44,7 +44,7 @@ class MessageFormat(ABC):
     """Names of the columns in `Extras.metadata`, which fields of a message must not have."""
 
     names_schema: ClassVar[bool] = False
-    """Whether a message begins with the id of its schema. If a header of Kafka has the id, `parse` also gets it first."""
+    """Whether a message begins with the id of its schema. An id in a header of Kafka is put there before `parse`."""
 
     def __init__(self, settings: FormatSettings) -> None:
         self.settings = settings

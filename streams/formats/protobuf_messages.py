@@ -385,7 +385,7 @@ def field_getter(field: Any, target: pa.DataType) -> tuple[Get, SourceType]:
     """Return a function that gets the value of a field from its message, and the type of the values.
 
     Args:
-        one: Descriptor of the field.
+        field: Descriptor of the field.
         target: Declared type, which decides whether the value of an enum is its name or its number.
     """
     name = field.name

@@ -41,10 +41,8 @@ def spark_executor(spark: SparkSession, description: str) -> Execute:
             for bundles in plan_jobs([task.bytes for task in tasks], context.defaultParallelism):
                 payloads = [broadcasts.dump([tasks[position] for position in bundle]) for bundle in bundles]
                 last = started + sum(map(len, bundles))
-                with (
-                    raise_task_errors(),
-                    _describe(context, text),
-                ):
+                text = f"{description}: tasks {started + 1} to {last} of {len(tasks)}"
+                with raise_task_errors(), _describe(context, text):
                     answers = _run_job(context, payloads, tuple(broadcasts.shared))
                 results: dict[int, T] = {}
                 for bundle, answer in zip(bundles, answers, strict=True):
