@@ -101,11 +101,11 @@ def _check_kept(address: str, topic: str, partitions: int) -> None:
         ]
     finally:
         consumer.close()
-    dropped, sent = sum(low for low, _ in ranges), sum(high for _, high in ranges)
+    dropped, total = sum(low for low, _ in ranges), sum(high for _, high in ranges)
     if dropped:
-        enough = math.ceil(3 * partitions * sent / (sent - dropped))
+        enough = math.ceil(3 * partitions * total / (total - dropped))
         raise InvalidInput(
-            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(sent, 'message')}",
+            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(total, 'message')}",
             hint=f"use --partitions {enough}: the broker keeps about 5 MB of a partition",
         )
 

@@ -143,17 +143,17 @@ class _Stages:
         _check_alive(statuses)
         self._progress.refresh()
         now = time.monotonic()
-        due = self._killed is None and self._progress.share(VICTIM) >= KILL_AT
-        behind = self._feed.messages(VICTIM) > self._progress.messages[VICTIM]
+        is_kill_due = self._killed is None and self._progress.share(VICTIM) >= KILL_AT
+        is_behind = self._feed.messages(VICTIM) > self._progress.messages[VICTIM]
         # After the first part, wait until all writers have started. Before the kill, hold back the last messages, so
         # that enough are written after it; but produce more if the writer would otherwise have no batch in which it can
         # be killed.
-        hold = self._feed.parts_sent > 0 and not all(self._progress.messages.values())
-        hold |= self._killed is None and self._feed.share >= HOLD_BACK_AT and not (due and not behind)
-        if not self._feed.finished and now >= self._next_part and not hold:
+        holds_back = self._feed.parts_sent > 0 and not all(self._progress.messages.values())
+        holds_back |= self._killed is None and self._feed.share >= HOLD_BACK_AT and not (is_kill_due and not is_behind)
+        if not self._feed.finished and now >= self._next_part and not holds_back:
             self._feed.send_part()
             self._next_part = now + PART_SECONDS
-        elif due and behind:
+        elif is_kill_due and is_behind:
             self._kill_until = self._kill_until or now + MID_BATCH_SECONDS
             self._kill(next(status for status in statuses if status.name == VICTIM), at_once=now >= self._kill_until)
         self._compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)

@@ -135,13 +135,13 @@ def _schemas(settings: FormatSettings) -> Schemas[WriterSchema]:
     return Schemas(fetch)
 
 
-def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema:
+def parse_schema(schema: Any, client: RegistryClient, name: str) -> WriterSchema:
     """Parse a schema of the registry and those that it refers to.
 
     Args:
         schema: The schema, with ``schema_str`` and ``references``.
         client: Fetches the references.
-        what: Name of the schema in errors.
+        name: Name of the schema in errors.
 
     Raises:
         UnknownSchema: The schema is not a schema of Avro, or the registry does not know a reference.
@@ -152,7 +152,7 @@ def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema
         native, without_bytes = native_schema(avro)
         return WriterSchema(native, avro.kind == "record", source_type(avro), without_bytes)
     except (ValueError, RecursionError) as error:
-        raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
+        raise UnknownSchema(f"{name} is not a schema of Avro: {error}") from None
 
 
 def registered_type(schema: Any, client: RegistryClient) -> AvroType:

@@ -313,13 +313,13 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
     return -1, place
 
 
-def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
+def load_file(schema: Any, client: RegistryClient, schema_name: str) -> Any:
     """Load the descriptor of a schema's file, and those of the files that it refers to.
 
     Args:
         schema: The schema, requested with ``format=serialized``.
         client: Fetches the references.
-        what: Name of the schema in errors.
+        schema_name: Name of the schema in errors.
 
     Raises:
         UnknownSchema: The schema is not a descriptor, or the registry does not know a reference.
@@ -338,7 +338,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
         try:
             plain.ParseFromString(base64.b64decode(text, validate=True))
         except (ValueError, DecodeError):
-            raise UnknownSchema(f"{what} is not given as a descriptor (format=serialized): {name}") from None
+            raise UnknownSchema(f"{schema_name} is not given as a descriptor (format=serialized): {name}") from None
         for dependency in plain.dependency:
             if dependency not in added_names:
                 added_names.add(dependency)
@@ -351,7 +351,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
             add(name, text)
         return pool.FindFileByName("weft_schema.proto")
     except (TypeError, KeyError, RecursionError) as error:
-        raise UnknownSchema(f"{what} cannot be loaded: {error}") from None
+        raise UnknownSchema(f"{schema_name} cannot be loaded: {error}") from None
 
 
 def _add_known(pool: Any, name: str, added_names: set[str]) -> None:

@@ -201,8 +201,8 @@ class RegistryClient:
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
-        what = f"version {version} of subject {subject!r}"
-        return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, what)
+        name = f"version {version} of subject {subject!r}"
+        return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, name)
 
     def latest(self, subject: str, *, serialized: bool = False) -> tuple[int, Any]:
         """Fetch the id and the schema of the newest version of a subject.
@@ -224,21 +224,21 @@ class RegistryClient:
         """
         self._ask_once(self.client.get_schema_types, "the types of its schemas")
 
-    def _ask(self, request: Callable[[], T], what: str) -> T:
+    def _ask(self, request: Callable[[], T], subject: str) -> T:
         pauses: Sequence[float] = RETRY_SECONDS
         if self.retries is not None:
             pauses = [RETRY_SECONDS[min(number, len(RETRY_SECONDS) - 1)] for number in range(self.retries)]
         for pause in pauses:
             try:
-                return self._ask_once(request, what)
+                return self._ask_once(request, subject)
             except RegistryRefused:
                 raise
             except RegistryUnavailable as error:
                 logger.warning("%s; next try in %g s", error.message, pause)
                 time.sleep(pause)
-        return self._ask_once(request, what)
+        return self._ask_once(request, subject)
 
-    def _ask_once(self, request: Callable[[], T], what: str) -> T:
+    def _ask_once(self, request: Callable[[], T], subject: str) -> T:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -248,8 +248,8 @@ class RegistryClient:
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
             if status == 404 and code in {NOT_FOUND, 40401, 40402}:
-                raise UnknownSchema(f"{what} is not in the schema registry") from None
-            text = f"{where} does not give {what}: HTTP {status}, {error.error_message}"
+                raise UnknownSchema(f"{subject} is not in the schema registry") from None
+            text = f"{where} does not give {subject}: HTTP {status}, {error.error_message}"
             if status in {408, 429} or status >= 500:
                 raise RegistryUnavailable(text) from None
             raise RegistryRefused(text, hint="check url, credentials and permissions of the registry") from None

@@ -160,8 +160,8 @@ def problem_in(cause: JavaCause) -> InvalidInput | None:
     return None
 
 
-def _missing_package(what: str) -> InvalidInput:
-    return InvalidInput(f"a Python worker of Spark lacks a package: {what}", hint=INSTALL_HINT)
+def _missing_package(package: str) -> InvalidInput:
+    return InvalidInput(f"a Python worker of Spark lacks a package: {package}", hint=INSTALL_HINT)
 
 
 def worker_hints() -> AbstractContextManager[None]:

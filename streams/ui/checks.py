@@ -60,7 +60,7 @@ class Checks:
         with findings.guarded("checks"):
             findings.all += self._examine()
         examination.seconds = time.monotonic() - began
-        examination.findings = sorted(findings.all, key=lambda each: _WORST_FIRST.index(each.level))
+        examination.findings = sorted(findings.all, key=lambda finding: _WORST_FIRST.index(finding.level))
 
     def _examine(self) -> list[Finding]:
         if self._pipeline is None:

@@ -62,11 +62,11 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
 
 
 @contextlib.contextmanager
-def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
+def cluster_executor(command: str, settings: CommandSettings) -> Iterator[Execute]:
     """Return an executor for the tasks of one command on the cluster; its Spark session ends with the block.
 
     Args:
-        what: Name of the command: ``compact`` or ``verify``.
+        command: Name of the command: ``compact`` or ``verify``.
         settings: The table and the Spark settings; without a master Spark runs on this machine.
 
     Raises:
@@ -75,10 +75,10 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,
-        _session(f"weft {what}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
+        _session(f"weft {command}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
         _watch_executors(spark, _print_starvation()),
     ):
-        yield spark_executor(spark, f"weft {what} {settings.table.uri}")
+        yield spark_executor(spark, f"weft {command} {settings.table.uri}")
 
 
 @contextlib.contextmanager

@@ -149,10 +149,10 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
     from weft.storage.errors import InvalidInput
     from weft.streams.pipeline.run.run import CLEAN, PUBLISH, TTL
 
-    for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
+    for service, work in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
         if name == pipeline.service_name(service):
             raise InvalidInput(
-                f"{what} is not a Spark application: it needs no executors",
+                f"{work} is not a Spark application: it needs no executors",
                 hint=f"run it with weft run {pipeline.path} --only {name}",
             )
     return pipeline.writer(name)
