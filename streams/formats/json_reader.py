@@ -64,7 +64,7 @@ def read_json(
     spark = SparkSession.active()
     if spark._jsparkSession.artifactManager().state() is not None:  # noqa: SLF001 - as above
         hint = "add jars and files to the context (spark.jars, spark.files) instead of the session"
-        raise InvalidInput("JSON cannot be decoded in a Spark session with artifacts of its own", hint=hint)
+        raise InvalidInput("JSON cannot be decoded in a Spark session that has its own artifacts", hint=hint)
     kind = java.org.apache.spark.sql.types.DataType.fromJson(fields.json()).asNullable()
     zone = spark.conf.get("spark.sql.session.timeZone")
     names = java.java.util.ArrayList()

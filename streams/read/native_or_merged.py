@@ -326,7 +326,7 @@ class PinnedSnapshot(PinnedPlanner):
             clean: The base files that Spark may read instead; None if tasks must read the scan.
             columns: Columns of the query.
             filters: Filters of the query.
-            pushed: What tasks do with the rows before they hand them over.
+            pushed: Wraps a scan whose tasks aggregate or limit the rows; None if tasks return the rows unchanged.
             description: ``pushed`` as text.
             known_groups: Number of file groups whose aggregates are known from statistics.
         """

@@ -181,7 +181,7 @@ def spark_errors(hint: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:
         if (problem := python_problem(error)) is not None:
             raise problem from None
-        # An error of weft that came through the JVM has a hint of its own.
+        # An error of weft that came through the JVM has its own hint.
         message, _, own_hint = short_message(error).partition("\nhint: ")
         if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
             # Spark asks the current catalog only after it has searched its own functions.

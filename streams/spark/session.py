@@ -109,7 +109,7 @@ def build_session(
         name: Name of the application.
         settings: Settings of the pipeline file.
         scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
-        quick_start: For processes that run for a short time: a faster start, but slower later.
+        quick_start: Start faster, but run slower: for processes that end soon.
         quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
         planner: Path of the Python that looks up data sources, see `weft.streams.spark.planning_threads`.
 

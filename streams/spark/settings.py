@@ -146,7 +146,7 @@ def settle(
         name: Name of the application, unless the pipeline file or spark-submit sets one.
         file_settings: Settings of the pipeline file.
         surroundings: The other inputs.
-        quick_start: For processes that run for a short time: a faster start, but slower later.
+        quick_start: Start faster, but run slower: for processes that end soon.
 
     Raises:
         InvalidInput: The pipeline file sets cluster mode, which only spark-submit can start.

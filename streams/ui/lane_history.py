@@ -31,11 +31,11 @@ LABELS: Final[Mapping[str, str]] = {"plan": "while it runs", "ended": "ended wit
 """Names in the legend that differ from those of `KINDS`."""
 MEANINGS: Final[Mapping[str, str]] = {
     "commit": "a writer stored the events of one batch",
-    "replay": "dead letters were stored after all, from a lane of their own",
+    "replay": "dead letters were replayed: they are stored now, in a separate lane",
     "claim": "a writer was started, and took over its lane",
     "compaction": "events of logs were merged into new base files, from which reads are quicker",
     "fold": "many small logs were merged into one",
-    "clean": "files that nobody needs any more were deleted",
+    "clean": "files that are no longer needed were deleted",
     "savepoint": "a snapshot was given a name and is kept, or was released",
     "restore": "the table, or a stream, was set back to an earlier snapshot",
     "closing": "a lane was ended: its writer is not expected to come back, as after a replay of dead letters",
@@ -114,8 +114,9 @@ class Cells:
     Attributes:
         begin_ms, end_ms: The span.
         lanes: Names of the lanes; "" is the table lane.
-        lane, part, kind: Of each cell: position of its lane, number of the part of the span, position in `KINDS`.
-        count, rows, seq: Number of its entries, their rows, and the number of the last entry.
+        lane, part, kind: Position of the cell's lane in ``lanes``, number of its part of the span, and position of its
+            kind in `KINDS`.
+        count, rows, seq: Number of the cell's entries, of their rows, and number of the last entry.
         guessed: 1 if the cell stands for entries that were not read yet, else 0.
     """
 
@@ -284,8 +285,8 @@ class LaneHistory:
         """Aggregate the entries of a span of time.
 
         Args:
-            begin_ms: Its begin, Unix milliseconds.
-            end_ms: Its end, inclusive.
+            begin_ms: Begin of the span, Unix milliseconds.
+            end_ms: End of the span, inclusive.
             parts: Number of equal parts of the span.
         """
         width = max(1, end_ms - begin_ms + 1)

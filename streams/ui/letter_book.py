@@ -111,7 +111,7 @@ class LetterBook:
         raise NotFound(f"there is no dead letter {name}", hint="it was dropped, or has expired")
 
     def replay(self, only: str | None) -> Replay:
-        """Start ``weft dead-letters replay`` in a process of its own.
+        """Start ``weft dead-letters replay`` in a separate process.
 
         Args:
             only: Name of the writer; None for all.

@@ -165,7 +165,7 @@ class TableList:
         """Split an address into the name of a table and the rest.
 
         Args:
-            path: What follows `PREFIX`, as "/shop/wide/data".
+            path: The part of the address after `PREFIX`, such as "/shop/wide/data".
 
         Raises:
             NotFound: There is no such table.

@@ -21,15 +21,15 @@ _BOLD: Final = 8.4  # the same for names, which are bold
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A width of screens, and how the picture uses it.
+    """A layout of the picture for a width of screens; lengths are in pixels.
 
     Attributes:
-        name: Its name in the styles.
-        width: Of the picture.
+        name: Name of the layout in the styles.
+        width: Width of the picture.
         names: Width of the names left of the bars; 0 if names and values are above the bars.
         room: Width right of the bars, for values.
         row: Height of a stream.
-        middle: Middle of the bar within that.
+        middle: Distance from the top of a stream to the middle of its bar.
     """
 
     name: str
@@ -72,11 +72,11 @@ class MarkPicture:
     """Bars of one unit: times, or integers.
 
     Attributes:
-        shape: For which screens it is.
-        unit: What the axis shows, in words.
+        shape: Layout of the picture.
+        unit: Title of the axis.
         bars: The streams, the slowest first.
         lines: Vertical lines: x, x of the name, and name.
-        height: Of the picture.
+        height: Height of the picture.
     """
 
     shape: Shape

@@ -57,8 +57,8 @@ class Problem:
 
     Attributes:
         severity: How bad it is.
-        title: What is wrong, in a few words.
-        action: What to do about it.
+        title: Short description of the problem.
+        action: What the user should do.
         view: The view that shows more; "" for none.
         guide: Document and section that explain it; "" for none.
     """

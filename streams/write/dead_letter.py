@@ -32,7 +32,7 @@ from weft.storage.store.object_store import ObjectStore
 from weft.streams.letters.letter_files import open_folder
 
 SOURCE: Final = "__weft_source"
-"""Hidden column of a frame (`weft.streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``,
+"""Hidden column of a DataFrame (`weft.streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``,
 ``timestamp`` (milliseconds since 1970) and ``headers`` of the message of a row, its original ``key`` and ``value``, and
 the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also ``schema_id``."""
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
@@ -105,7 +105,7 @@ class DeadLetterFile:
     - ``reason``: why the message could not be stored
     - ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970; null if the source has none
     - ``key`` and ``value``, with ``key_encoding`` and ``encoding``: ``utf-8`` (the text), ``base64`` (of bytes that are
-      not UTF-8), ``row`` (the row as JSON, if the frame has no `SOURCE`), or null if there is no key or value
+      not UTF-8), ``row`` (the row as JSON, if the DataFrame has no `SOURCE`), or null if there is no key or value
     - ``headers``: a list of ``key``, ``value`` and ``encoding``; null if the message has none, or the source does not
       read headers
     - ``schema_id``: the id of the value's schema in a registry; null if the format has none
@@ -132,7 +132,7 @@ class DeadLetterFile:
 
         Args:
             reason: Why the message could not be stored.
-            source: Value of `SOURCE`; None if the frame has no such column.
+            source: Value of `SOURCE`; None if the DataFrame has no such column.
             row: The decoded row, which is written if there is no source.
         """
         if self._file is None:

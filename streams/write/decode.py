@@ -411,7 +411,7 @@ def _select_columns(messages: DataFrame, columns: Mapping[str, Column | str], *,
     """Return the columns of ``select``, all NULL if the message is undecodable.
 
     Args:
-        messages: From `_parse_rows`.
+        messages: Rows of `_parse_rows`.
         columns: Name to expression.
         guarded: If true, a message for which an expression fails is undecodable, and `SOURCE` is the last column. If
             false, the query fails.

@@ -163,7 +163,7 @@ def resume_point(
         weft.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
 
     Call it at every start, with the same ``checkpoint``. `write_stream` cannot do this, because the starting offsets of
-    a frame are fixed when the frame is created. For a source other than ``weft_kafka`` use ``point.source``, which has
+    a DataFrame are fixed when it is created. For a source other than ``weft_kafka`` use ``point.source``, which has
     the end offsets in the form of Spark's checkpoint: ``{"offsets": [...]}`` with one item per source.
 
     Args:
@@ -209,8 +209,8 @@ def check_follows(
     """Refuse a checkpoint that does not agree with the lane.
 
     Raises:
-        GapError: It has finished batches that are not, or no longer, in the table; it does not know batches that are
-            in the table; or files of it are missing. Nothing was claimed.
+        GapError: The checkpoint has finished batches that are not, or no longer, in the table; it lacks batches that
+            are in the table; or files of it are missing. Nothing was claimed.
     """
     if not checkpoint.query_id and not checkpoint.damaged:
         return  # the query has not begun

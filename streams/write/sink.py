@@ -150,7 +150,7 @@ def write_stream(
             partitions of the source, also while the query catches up. Every batch then advances the watermark of the
             stream (`weft.Table.watermarks`). Later events are stored like any other, and counted.
         resume: From `weft.resume_point`: continue where the live commits of the lane end, also after a restore or an
-            undo of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
+            undo of the table. ``checkpoint`` and the DataFrame's starting offsets must be those of the point.
         storage_options: Options of the fsspec file system.
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails. The

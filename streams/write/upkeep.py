@@ -1,7 +1,7 @@
 """Upkeep of a table by its writer: compaction in the process of the writer, and back-pressure.
 
-A thread looks at the table after commits, with a table object of its own and with pauses between the looks. So neither
-a slow store nor a long merge delays a batch:
+A thread looks at the table after commits, with its own table object and with pauses between the looks. So neither a
+slow store nor a long merge delays a batch:
 
 - **Compaction** (``compaction: inline`` of a pipeline file) compacts file groups that are due and small enough: a step
   is planned to take at most a share of the trigger interval, and after each step the thread rests, so that it works for

@@ -21,7 +21,7 @@ MAX_DEATHS: Final = 2
 """Number of jobs that lose a worker before messages are decoded in separate processes. A single worker may have been
 killed for lack of memory."""
 _DIED: Final = "Python worker exited unexpectedly"
-"""Beginning of the message of Spark's exception, which has no class or condition of its own."""
+"""Beginning of the message of Spark's exception, which has neither a specific class nor an error condition."""
 _log: Final = logging.getLogger("weft")
 
 

@@ -1,6 +1,6 @@
 """Closes the connections of callbacks whose JVM threads have ended.
 
-Py4J gives each JVM thread that calls a callback a connection of its own, with a thread of this process, and keeps both
+Py4J gives each JVM thread that calls a callback its own connection, with a thread of this process, and keeps both
 until the gateway is shut down. Spark runs parts of a query in pools (broadcasts, subqueries) whose threads end after a
 minute without work, so a process with many joins would collect thousands of them:
 

@@ -1,7 +1,7 @@
 """Lets tasks of views return columns instead of rows: `ColumnarTasks.java`, see `weft.streams.spark.java_classes`.
 
 Spark reads the rows of a Python data source one by one. It reads Arrow batches as columns only through an interface
-that a class on the executors must implement. Returning 20 M rows then takes half of the JVM's time
+that a class on the executors must implement. The JVM then needs half as much time for 20 M rows
 (`tests/benchmarks/aggregates.py`, ``--only handover``).
 """
 

@@ -387,7 +387,7 @@ def load_classes(spark: SparkSession, paths: Mapping[str, str], purpose: str) ->
     Args:
         spark: A classic session.
         paths: The full names of the classes, by name.
-        purpose: What needs them, for the message of the error.
+        purpose: Feature that needs the classes, for the error message.
 
     Raises:
         UnsupportedSessionError: This Spark does not have one of them.

@@ -109,7 +109,7 @@ class PinnedPlanner(ABC):
 
     @abstractmethod
     def schema(self) -> StructType:
-        """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
+        """Return all columns that `plan` can return, in order. The view gets the columns of `joins` from the joins."""
 
     @abstractmethod
     def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
