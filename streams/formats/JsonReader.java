@@ -58,7 +58,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private static final Pattern NUMBER = Pattern.compile("-?[0-9]{1,1000}(\\.[0-9]{1,1000})?([eE][+-]?[0-9]{1,9})?");
     private static final Pattern DAY = Pattern.compile("[+-]?[0-9]+(-[0-9]+(-[0-9]+)?)?");
     private static final Pattern BELOW_MICROSECONDS = Pattern.compile("\\.[0-9]{6}[0-9]*[1-9]");
-    private static final long MOST_SECONDS = Long.MAX_VALUE / 1000000L;
+    private static final long MAX_SECONDS = Long.MAX_VALUE / 1000000L;
     private static final long YEAR_2000_MICROS = 946_684_800_000_000L;
     private static final long YEAR_2100_MICROS = 4_102_444_800_000_000L;
 
@@ -476,7 +476,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             }
             if (type instanceof TimestampType || type instanceof TimestampNTZType) {
                 if (token == JsonToken.VALUE_NUMBER_INT && (parser.getNumberType() == JsonParser.NumberType.BIG_INTEGER
-                    || parser.getLongValue() > MOST_SECONDS || parser.getLongValue() < -MOST_SECONDS)) {
+                    || parser.getLongValue() > MAX_SECONDS || parser.getLongValue() < -MAX_SECONDS)) {
                     // Spark would multiply it, and let the result overflow.
                     boolean isLong = parser.getNumberType() != JsonParser.NumberType.BIG_INTEGER;
                     if (!isLong || parser.getLongValue() < YEAR_2000_MICROS || parser.getLongValue() > YEAR_2100_MICROS) {

@@ -34,7 +34,7 @@ LONG_NUMBER: Final = (
 
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'
-_MOST_SCHEMAS: Final = 16  # that a worker remembers; a topic has one for each version of its table
+_MAX_SCHEMAS: Final = 16  # that a worker remembers; a topic has one for each version of its table
 
 
 def decode_json_events(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
@@ -110,7 +110,7 @@ class _Parser:
         if not text.startswith(_PAYLOAD, end):
             return
         self._readers_by_prefix[text[: end + len(_PAYLOAD)]] = reader
-        if len(self._readers_by_prefix) > _MOST_SCHEMAS:
+        if len(self._readers_by_prefix) > _MAX_SCHEMAS:
             self._readers_by_prefix.popitem(last=False)
 
 

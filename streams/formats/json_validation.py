@@ -4,7 +4,7 @@ The validator (`jsonschema`) and its rules are those of confluent-kafka's deseri
 ``$schema``, and ``format`` is not checked. A reference is looked up among those that the registry has for the schema,
 and never fetched from an address in the schema.
 
-A value that cannot be validated is not valid. The limit for a value is `MOST_SECONDS` of CPU time: a pattern such as
+A value that cannot be validated is not valid. The limit for a value is `MAX_SECONDS` of CPU time: a pattern such as
 ``^(a+)+$`` takes longer than the age of the universe for some short texts. The signal of a timer can interrupt a
 regular expression, which runs in C; it is delivered only to the main thread, in which Spark's workers run.
 """
@@ -23,7 +23,7 @@ import pyarrow as pa
 from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
-MOST_SECONDS: Final = 1.0
+MAX_SECONDS: Final = 1.0
 """Limit of the CPU time for one value. A value of 1 MB with ordinary rules takes a tenth of it."""
 TOO_DEEP: Final = "the value, or its JSON Schema, has too many arrays and objects within each other to be checked"
 _SHOWN: Final = 80
@@ -72,13 +72,13 @@ def _reason_in_time(validator: Any, data: bytes) -> str | None:
     collects = gc.isenabled()
     gc.disable()
     try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
         try:
             return _reason(validator, data)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except _TimeIsUp:
-        return f"the value takes more than {MOST_SECONDS:g} s to check with its JSON Schema"
+        return f"the value takes more than {MAX_SECONDS:g} s to check with its JSON Schema"
     finally:
         if collects:
             gc.enable()

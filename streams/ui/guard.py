@@ -34,7 +34,7 @@ _AUTHORITY: Final = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?))(?::(?P<port>[0-9]{1,5}))?"
 )
 """Host and port as browsers send them: names are ASCII (Punycode), and IPv6 addresses have brackets and no zone."""
-_MOST_PORT: Final = 65_535
+_MAX_PORT: Final = 65_535
 _PORTS: Final = {"http": 80, "https": 443}
 _FROM_HERE: Final = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; "none": the user typed the address
 SECURITY_HEADERS: Final = {
@@ -163,7 +163,7 @@ def parse_authority(text: str) -> Authority | None:
         return None
     port = None if match["port"] is None else int(match["port"])
     address = match["address"]
-    if (address and not _is_address(address)) or (port or 0) > _MOST_PORT:
+    if (address and not _is_address(address)) or (port or 0) > _MAX_PORT:
         return None
     return Authority((address or match["name"].removesuffix(".")).lower(), port)
 

@@ -67,10 +67,10 @@ KIND_OF: Final[Mapping[str, str]] = {
     "MARK": "mark",
 }
 _COMMIT: Final = KINDS.index("commit")
-_STORES: Final = (_COMMIT, KINDS.index("replay"))
-_FIRST: Final = 600  # entries that are read before the page is shown, in all lanes together
-_LEAST: Final = 5  # entries of each lane that are read before the page is shown, at least
-_PAGE: Final = 2_000  # entries that are read at once later, in all lanes together
+_DATA_KINDS: Final = (_COMMIT, KINDS.index("replay"))
+_FIRST_ENTRIES: Final = 600  # entries that are read before the page is shown, in all lanes together
+_MIN_PER_LANE: Final = 5  # entries of each lane that are read before the page is shown, at least
+_PAGE_ENTRIES: Final = 2_000  # entries that are read at once later, in all lanes together
 _SAMPLES: Final = 12  # older entries of each lane that are read first, to estimate the times of the others
 _COLUMNS: Final = 5  # seq, time, kind, rows, rows that changed nothing
 _NO_ROWS: Final = np.empty((0, _COLUMNS), np.int64)
@@ -160,7 +160,7 @@ class LaneHistory:
         """
         with self._lock:
             heads = inspection.heads()
-            share = max(_LEAST, _FIRST // max(1, len(heads)))
+            share = max(_MIN_PER_LANE, _FIRST_ENTRIES // max(1, len(heads)))
             ranges = {}
             for name, head in heads.items():
                 first = max(0, head - share)
@@ -185,7 +185,7 @@ class LaneHistory:
             while waiting := [(name, lane.low) for name, lane in list(self._lanes.items()) if lane.low]:
                 if self._closed.is_set():
                     break
-                share = max(1, _PAGE // len(waiting))
+                share = max(1, _PAGE_ENTRIES // len(waiting))
                 entries = inspection.entries({name: (max(0, low - share), low) for name, low in waiting})
                 with self._lock:
                     for name, low in waiting:
@@ -326,7 +326,7 @@ class LaneHistory:
         rates = {}
         for stream, lanes in streams.items():
             rows = np.concatenate([_NO_ROWS, *(self._rows_since(lane, begin) for lane in lanes)])
-            chosen = rows[(rows[:, 1] < end_ms) & np.isin(rows[:, 2], _STORES)]
+            chosen = rows[(rows[:, 1] < end_ms) & np.isin(rows[:, 2], _DATA_KINDS)]
             total, _ = np.histogram(chosen[:, 1], parts, (begin, end_ms), weights=chosen[:, 3])
             rates[stream] = (total * parts / seconds).tolist()
         return rates

@@ -1,6 +1,6 @@
 """The tables of a page that shows several: tables in folders, which may appear and vanish, and tables that were named.
 
-At most `MOST_OPEN` tables are open at the same time: the least recently used one is closed first.
+At most `MAX_OPEN` tables are open at the same time: the least recently used one is closed first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from weft.streams.ui.spark_turn import SparkTurn
 from weft.streams.ui.watched_table import WatchedTable
 
 PREFIX: Final = "/tables"
-MOST_OPEN: Final = 32
-MOST_TABLES: Final = 1_000
+MAX_OPEN: Final = 32
+MAX_TABLES: Final = 1_000
 """Largest number of tables that are listed of one folder."""
 _DEPTH: Final = 3  # levels of folders between a folder that is shown and its tables
 _AGAIN_SECONDS: Final = 2.0  # an unknown name makes the folders be listed again, but not sooner than this
@@ -127,7 +127,7 @@ class TableList:
             by_name[self._name(target, target.settings.table.name)] = target
         for folder in self._folders:
             tables = list(_tables(folder))
-            cut_off |= len(tables) >= MOST_TABLES
+            cut_off |= len(tables) >= MAX_TABLES
             for name, target in tables:
                 prefix = f"{folder.settings.table.name}/" if self._several_folders else ""
                 by_name.setdefault(self._name(target, prefix + name), target)
@@ -198,7 +198,7 @@ class TableList:
         with self._lock:
             site = self._sites.setdefault(name, opened)
             idle = [other for other in self._sites if other != name and not self._sites[other].busy]
-            too_many = idle[: max(0, len(self._sites) - MOST_OPEN)]
+            too_many = idle[: max(0, len(self._sites) - MAX_OPEN)]
         for other in too_many:
             self.close_site(other)
         return site
@@ -245,7 +245,7 @@ def is_folder(target: Target) -> bool:
 def _tables(folder: Target) -> Iterator[tuple[str, Target]]:
     location = folder.settings.table
     lake = Lake(location.uri, location.storage_options)
-    for names in lake.all_tables(_DEPTH, MOST_TABLES):
+    for names in lake.all_tables(_DEPTH, MAX_TABLES):
         yield "/".join(names), Target(CommandSettings(TableLocation(lake.location(names), location.storage_options)))
 
 

@@ -39,7 +39,7 @@ async def follow(ending: threading.Event, state: Callable[[], tuple[str, str]]) 
         state: Returns the name of the event and the state. If it takes longer than `SLOW_SECONDS`, an event
             ``trouble`` says so.
     """
-    last, spoke = "", time.monotonic()
+    last, sent_at = "", time.monotonic()
     yield "retry: 2000\n\n"
     while not ending.is_set():
         answer = asyncio.ensure_future(anyio.to_thread.run_sync(state, abandon_on_cancel=True))
@@ -51,10 +51,10 @@ async def follow(ending: threading.Event, state: Callable[[], tuple[str, str]]) 
         finally:
             answer.cancel()  # the browser has gone away
         if text != last:
-            last, spoke = text, time.monotonic()
+            last, sent_at = text, time.monotonic()
             yield f"event: {name}\ndata: {json.dumps(text)}\n\n"
-        elif time.monotonic() - spoke > _ALIVE_SECONDS:
-            spoke = time.monotonic()
+        elif time.monotonic() - sent_at > _ALIVE_SECONDS:
+            sent_at = time.monotonic()
             yield ": alive\n\n"
         await anyio.sleep(_EVERY_SECONDS)
 

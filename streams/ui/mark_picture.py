@@ -13,7 +13,7 @@ from weft.streams.pipeline.file.quantities import duration
 TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides
 _HALF: Final = 56  # width of half the longest name of a line
-_LONGEST: Final = 26  # characters of a name
+_MAX_NAME: Final = 26  # characters of a name
 _GAP: Final = 8  # between a bar and its label
 _LETTER: Final = 7.5  # upper bound of the width of a letter of a label, so that the picture does not cut it
 _BOLD: Final = 8.4  # the same for names, which are bold
@@ -139,8 +139,8 @@ def _picture(values: dict[str, float], threshold: float | None, now: float | Non
         label = (max(place(value), place(newest)) if now is not None else place(value)) + _GAP
         is_left = label + len(words) * _LETTER > shape.width
         room = shape.names or shape.width - len(words) * _LETTER
-        most = min(_LONGEST, int((room - 10) / _BOLD))
-        short = name if len(name) <= most else f"{name[: most - 1]}…"
+        length = min(_MAX_NAME, int((room - 10) / _BOLD))
+        short = name if len(name) <= length else f"{name[: length - 1]}…"
         at = shape.width - _GAP if is_left else label
         bars.append(MarkBar(short, place(value), at, TOP + shape.row * number + shape.middle, words, late, is_left))
     drawn = [(place(now), "now")] if now is not None else []

@@ -9,7 +9,7 @@ from typing import Final
 
 from weft.storage.services.inspect.inspect import TimelineEntry
 
-MOST: Final = 1_000
+MAX_BARS: Final = 1_000
 """Largest number of bars of one answer."""
 _KIND: Final = {"BASE": "compaction", "FOLD": "fold"}
 
@@ -53,7 +53,7 @@ class PlanSpans:
             span.kind = _KIND.get(entry.kind, span.kind)
 
     def between(self, begin_ms: int, end_ms: int, least_ms: int, opened: AbstractSet[str]) -> Sequence[PlanSpan]:
-        """Return the newest `MOST` plans that overlap a span of time, the oldest first.
+        """Return the newest `MAX_BARS` plans that overlap a span of time, the oldest first.
 
         Args:
             begin_ms: Begin of the span.
@@ -66,4 +66,4 @@ class PlanSpans:
             end = max(end_ms, span.end_ms) if plan in opened else span.end_ms
             if span.begin_ms <= end_ms and end >= begin_ms and (plan in opened or end - span.begin_ms >= least_ms):
                 spans.append(PlanSpan(span.begin_ms, end, span.seq, span.kind, plan in opened))
-        return sorted(spans, key=lambda span: span.seq)[-MOST:]
+        return sorted(spans, key=lambda span: span.seq)[-MAX_BARS:]

@@ -86,10 +86,10 @@ def find_problems(
         findings: Findings of the last run of the checks.
         parts: States of the parts of its pipeline; empty without a pipeline.
     """
-    problems = [*_of_clock(look), *_of_table(look), *_of_parts(parts, streams)]
+    problems = [*_clock_problems(look), *_table_problems(look), *_part_problems(parts, streams)]
     for stream in streams:
-        problems += _of_stream(stream)
-    problems += _of_references(look)
+        problems += _stream_problems(stream)
+    problems += _reference_problems(look)
     if unmeasured:
         problems.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
     problems += [
@@ -100,16 +100,16 @@ def find_problems(
     return sorted(problems, key=lambda problem: problem.severity)
 
 
-def _of_parts(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Iterator[Problem]:
+def _part_problems(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Iterator[Problem]:
     is_alive = any(part.runs for part in parts) or any(stream.writer == "live" for stream in streams)
     if parts and not is_alive:
         yield Problem(
             Severity.WARNING,
-            f"No part of the pipeline runs: {_waiting_words(streams)}",
+            f"No part of the pipeline runs: {_describe_backlog(streams)}",
             "Start it again: weft run continues where its commits end. If it runs on another machine, look there: its "
             "writers have no heartbeats.",
         )
-    waiting = {stream.name for stream in streams if stream.outage}  # `_of_stream` reports these
+    waiting = {stream.name for stream in streams if stream.outage}  # `_stream_problems` reports these
     working = {stream.name for stream in streams if stream.writer == "live"}  # on another machine, perhaps
     for part in parts:
         if part.is_lost and part.part not in working:
@@ -120,7 +120,7 @@ def _of_parts(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Itera
             yield Problem(Severity.WARNING, title, "It is tried again. weft check and weft doctor say more.")
 
 
-def _waiting_words(streams: Sequence[StreamRow]) -> str:
+def _describe_backlog(streams: Sequence[StreamRow]) -> str:
     """Say how many messages the brokers have that the table does not have yet."""
     words = [f"{counted(stream.lag, 'message')} of {stream.name}" for stream in streams if stream.lag]
     silent = [f"the brokers of {stream.name} do not answer" for stream in streams if stream.outage]
@@ -130,7 +130,7 @@ def _waiting_words(streams: Sequence[StreamRow]) -> str:
     return "; ".join(silent) or ("nothing waits in its topics" if is_known else "what waits is not known yet")
 
 
-def _of_clock(look: Look) -> Iterator[Problem]:
+def _clock_problems(look: Look) -> Iterator[Problem]:
     if look.clock_lead_ms:
         yield Problem(
             Severity.WARNING,
@@ -140,7 +140,7 @@ def _of_clock(look: Look) -> Iterator[Problem]:
         )
 
 
-def _of_table(look: Look) -> Iterator[Problem]:
+def _table_problems(look: Look) -> Iterator[Problem]:
     measures = look.measures
     factor = measures.read_amplification or 1.0
     oldest_ms = min(look.waiting_since.values(), default=look.at_ms)
@@ -162,7 +162,7 @@ def _of_table(look: Look) -> Iterator[Problem]:
         )
 
 
-def _of_stream(stream: StreamRow) -> Iterator[Problem]:
+def _stream_problems(stream: StreamRow) -> Iterator[Problem]:
     name = f"Stream {stream.name}"
     if stream.outage:
         yield Problem(Severity.WARNING, f"{name}: {stream.outage}", ALERT_TEXTS["WeftOutage"])
@@ -212,7 +212,7 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
         )
 
 
-def _of_references(look: Look) -> Iterator[Problem]:
+def _reference_problems(look: Look) -> Iterator[Problem]:
     for reference in look.overview.references:
         if reference.problem:
             yield Problem(Severity.CRITICAL, reference.problem, reference.hint, guide=reference.guide)

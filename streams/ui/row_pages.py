@@ -25,8 +25,8 @@ from weft.streams.ui.page_times import page_point
 from weft.streams.ui.row_changes import find_changes
 from weft.streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups
 from weft.streams.ui.row_query import (
-    MOST_DOWNLOADED,
-    MOST_SHOWN,
+    MAX_DOWNLOADED,
+    MAX_SHOWN,
     OPERATORS,
     Clause,
     answer,
@@ -83,8 +83,8 @@ def _data(request: Request, cancelled: threading.Event) -> Response:
         savepoints=site.watched.table.savepoints(),
         operators=OPERATORS,
         clauses=[*clauses, *[Clause("", "=", "")] * _EMPTY_CLAUSES],
-        most=MOST_SHOWN,
-        downloaded=MOST_DOWNLOADED,
+        most=MAX_SHOWN,
+        downloaded=MAX_DOWNLOADED,
         download=request.url.query,
         **values,
     )
@@ -171,7 +171,7 @@ def changes(request: Request) -> Response:
     values: dict[str, Any] = {"problem": None, "changes": None}
     if since:
         try:
-            limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MOST_SHOWN)
+            limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MAX_SHOWN)
             values["changes"] = find_changes(table, since, until, limit, site.look().overview.created_at_ms)
         except TableError as error:
             values["problem"] = error

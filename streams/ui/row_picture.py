@@ -18,7 +18,7 @@ from typing import Any, Final
 from weft.storage.read.explain.explanation import Explanation, StoredVersion
 from weft.streams.ui.site import cell_text
 
-MOST: Final = 40  # events of a group that are drawn: the newest
+MAX_EVENTS: Final = 40  # events of a group that are drawn: the newest
 _STEP: Final = 124
 _LEFT: Final = 74
 _SHORT: Final = 20  # characters of a text in the picture
@@ -90,23 +90,23 @@ def draw_groups(explanation: Explanation) -> list[GroupPicture]:
 
 
 def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) -> GroupPicture:
-    drawn = versions[-MOST:]
+    drawn = versions[-MAX_EVENTS:]
     ranked = sorted(range(len(drawn)), key=lambda number: _rank(drawn[number]))
-    place = {number: rank for rank, number in enumerate(ranked)}
-    below = _places_below(drawn)
+    upper = {number: rank for rank, number in enumerate(ranked)}
+    lower = _lower_positions(drawn)
     days = {value.date() for version in drawn for value in version.ordering.values() if isinstance(value, dt.datetime)}
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(version.values for version in versions)))
-    telling = _telling(columns, drawn)
+    ordered_columns = _order_columns(columns, drawn)
     points = tuple(
         Point(
-            x_above=_LEFT + _STEP * place[number],
-            x_below=_LEFT + _STEP * below[number],
+            x_above=_LEFT + _STEP * upper[number],
+            x_below=_LEFT + _STEP * lower[number],
             version=version,
             above=_short(", ".join(_label(value, with_day=len(days) > 1) for value in version.ordering.values())),
-            below=tuple(map(_short, _below(version, telling))),
+            below=tuple(map(_short, _lower_texts(version, ordered_columns))),
             is_delete=_is_delete(version),
             is_merged=version.stored_in != "log",
-            text=_text(version),
+            text=_describe(version),
         )
         for number, version in enumerate(drawn)
     )
@@ -126,7 +126,7 @@ def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) 
     )
 
 
-def _places_below(versions: Sequence[StoredVersion]) -> list[int]:
+def _lower_positions(versions: Sequence[StoredVersion]) -> list[int]:
     """Return the positions of events on the lower row: by commit, and by ordering value within a commit.
 
     The order of arrival within a commit is not used: a compaction does not keep it.
@@ -150,7 +150,7 @@ def _is_delete(version: StoredVersion) -> bool:
     return "delete" in version.operation
 
 
-def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[str]:
+def _order_columns(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[str]:
     """Return the columns with those first whose values differ between the events."""
 
     def same(name: str) -> bool:
@@ -159,7 +159,7 @@ def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[
     return sorted(columns, key=same)
 
 
-def _below(version: StoredVersion, columns: Sequence[str]) -> list[str]:
+def _lower_texts(version: StoredVersion, columns: Sequence[str]) -> list[str]:
     commit = "merged" if version.commit is None else f"{version.lane}:{version.commit}"
     if _is_delete(version):
         return [commit, version.operation]
@@ -168,7 +168,7 @@ def _below(version: StoredVersion, columns: Sequence[str]) -> list[str]:
     return [commit, *assignments[:_VALUES], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _text(version: StoredVersion) -> str:
+def _describe(version: StoredVersion) -> str:
     """Describe an event, with a line for each of its values. Very long values are cut, but not in the list below."""
     of = "" if version.commit is None else f" of commit {version.lane}:{version.commit}"
     at = "" if version.committed_at is None else f", {version.committed_at:%Y-%m-%d %H:%M:%S} UTC"

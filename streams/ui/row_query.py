@@ -26,9 +26,9 @@ _COMPARE: Final = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-SHOWN: Final = 100
-MOST_SHOWN: Final = 1_000
-MOST_DOWNLOADED: Final = 1_000_000
+DEFAULT_ROWS: Final = 100
+MAX_SHOWN: Final = 1_000
+MAX_DOWNLOADED: Final = 1_000_000
 SECONDS: Final = 20.0  # for a page; a download has no limit of time
 
 
@@ -57,7 +57,7 @@ class RowQuery:
     columns: tuple[str, ...] = ()
     clauses: tuple[Clause, ...] = ()
     require: tuple[str, ...] = ()
-    limit: int = SHOWN
+    limit: int = DEFAULT_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +105,20 @@ def parse_query(fields: Mapping[str, Sequence[str]]) -> RowQuery:
         columns=tuple(fields.get("show", ())),
         clauses=clauses,
         require=tuple(fields.get("require", ())),
-        limit=parse_limit(_first(fields, "limit"), SHOWN, MOST_SHOWN),
+        limit=parse_limit(_first(fields, "limit"), DEFAULT_ROWS, MAX_SHOWN),
     )
 
 
-def parse_limit(text: str, default: int, most: int) -> int:
+def parse_limit(text: str, default: int, maximum: int) -> int:
     """Parse a number of rows; ``default`` if the text is empty.
 
     Raises:
-        InvalidInput: The text is not a number from 1 to ``most``.
+        InvalidInput: The text is not a number from 1 to ``maximum``.
     """
     if not text:
         return default
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise InvalidInput(f"limit is {text!r}", hint=f"give a number from 1 to {most:,}")
+    if not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise InvalidInput(f"limit is {text!r}", hint=f"give a number from 1 to {maximum:,}")
     return int(text)
 
 
@@ -158,11 +158,11 @@ def answer(table: Table, query: RowQuery, cancelled: threading.Event | None = No
 
 
 def batches(table: Table, query: RowQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Return the schema and the rows of a download, at most `MOST_DOWNLOADED`. Raises what `answer` raises."""
+    """Return the schema and the rows of a download, at most `MAX_DOWNLOADED`. Raises what `answer` raises."""
     reader = _reader(take_snapshot(table, query.as_of), query)
 
     def read() -> Iterator[pa.RecordBatch]:
-        remaining = MOST_DOWNLOADED
+        remaining = MAX_DOWNLOADED
         for batch in reader:
             if remaining <= 0:
                 return

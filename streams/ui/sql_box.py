@@ -1,6 +1,6 @@
 """Queries in Spark SQL for the page: a session that starts with the first query, and ends when it was idle for long.
 
-One thread owns the session and runs queries one after the other. Answers are kept as Arrow tables, the last `KEPT`.
+One thread owns the session, and runs queries one after the other. The last `MAX_ANSWERS` answers stay as Arrow tables.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from weft.streams.ui.spark_turn import SparkTurn
 if TYPE_CHECKING:
     from weft.streams.read.sql_query import SqlSession
 
-KEPT: Final = 20
-MOST_ROWS: Final = 10_000
-MOST_WHOLE: Final = 1_000_000
+MAX_ANSWERS: Final = 20
+MAX_ROWS: Final = 10_000
+MAX_DOWNLOADED_ROWS: Final = 1_000_000
 """Largest number of rows of an answer that is downloaded as a file; only the last such answer is kept."""
-LONGEST: Final = 100_000  # characters of a query
+MAX_QUERY_CHARS: Final = 100_000  # characters of a query
 IDLE_SECONDS: Final = 900.0
 _CANCEL_SECONDS: Final = 0.3
 _LOOK_SECONDS: Final = 0.5
@@ -82,7 +82,7 @@ class SqlAnswer:
     @property
     def whole(self) -> bool:
         """Whether the answer is for a file, not for the page."""
-        return self.limit > MOST_ROWS
+        return self.limit > MAX_ROWS
 
     @property
     def open(self) -> bool:
@@ -123,18 +123,18 @@ class SqlBox:
         """
         if not sql.strip():
             raise InvalidInput("there is no query", hint="enter one, for example SELECT * FROM t")
-        if len(sql) > LONGEST:
-            raise InvalidInput("the query is too long", hint=f"use at most {LONGEST:,} characters")
+        if len(sql) > MAX_QUERY_CHARS:
+            raise InvalidInput("the query is too long", hint=f"use at most {MAX_QUERY_CHARS:,} characters")
         page_point(as_of)
         with self._lock:
             if sum(answer.open for answer in self._answers.values()) > _WAITING:
                 raise Conflict("too many queries wait", hint="cancel one, or wait")
-            if limit > MOST_ROWS:
+            if limit > MAX_ROWS:
                 for answer in self._answers.values():
                     answer.rows = None if answer.whole else answer.rows
             answer = SqlAnswer(next(self._numbers), sql.strip().rstrip(";"), as_of, limit)
             self._answers[answer.number] = answer
-            for number in [number for number, answer in self._answers.items() if not answer.open][:-KEPT]:
+            for number in [number for number, answer in self._answers.items() if not answer.open][:-MAX_ANSWERS]:
                 del self._answers[number]
             self._queue.put(answer)
             if self._thread is None:

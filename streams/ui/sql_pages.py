@@ -14,12 +14,12 @@ from weft.storage.errors import InvalidInput, NotFound
 from weft.streams.ui.row_pages import send_table
 from weft.streams.ui.row_query import parse_limit
 from weft.streams.ui.site import render, site_of
-from weft.streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE, SqlAnswer
+from weft.streams.ui.sql_box import MAX_DOWNLOADED_ROWS, MAX_QUERY_CHARS, MAX_ROWS, SqlAnswer
 
 _LIMIT: Final = 1_000
 SYSTEM_TABLES: Final = ("commits", "streams", "files", "slices", "savepoints", "snapshots", "watermarks")
 """The names in `weft.streams.catalog.system_tables`, whose import needs Spark; a test compares them."""
-SHOWN: Final = 200
+SHOWN_ROWS: Final = 200
 
 
 def sql(request: Request) -> Response:
@@ -37,7 +37,7 @@ def sql(request: Request) -> Response:
         parts=SYSTEM_TABLES,
         groups=[group.name for group in look.overview.schema.groups],
         limit=_LIMIT,
-        most=MOST_ROWS,
+        most=MAX_ROWS,
         started=site.sql.started,
     )
 
@@ -47,12 +47,12 @@ async def run(request: Request) -> Response:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > 4 * LONGEST:
-            raise InvalidInput("the query is too long", hint=f"use at most {LONGEST:,} characters")
+        if len(body) > 4 * MAX_QUERY_CHARS:
+            raise InvalidInput("the query is too long", hint=f"use at most {MAX_QUERY_CHARS:,} characters")
     fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
     form = {name: values[0] for name, values in fields.items()}
-    whole = form.get("whole") == "1"
-    limit = MOST_WHOLE if whole else parse_limit(form.get("limit", "").strip(), _LIMIT, MOST_ROWS)
+    is_download = form.get("whole") == "1"
+    limit = MAX_DOWNLOADED_ROWS if is_download else parse_limit(form.get("limit", "").strip(), _LIMIT, MAX_ROWS)
     query = site_of(request).sql.ask(form.get("sql", ""), form.get("as_of", "").strip(), limit)
     return await run_in_threadpool(_render_answer, request, query)
 
@@ -69,7 +69,9 @@ def cancel(request: Request) -> Response:
 
 def _render_answer(request: Request, query: SqlAnswer) -> Response:
     wait = site_of(request).sql.wait(query)
-    return render(request, "sql_answer.html", query=query, wait=wait, most_shown=SHOWN, most_whole=MOST_WHOLE)
+    return render(
+        request, "sql_answer.html", query=query, wait=wait, most_shown=SHOWN_ROWS, most_whole=MAX_DOWNLOADED_ROWS
+    )
 
 
 def download(request: Request) -> Response:

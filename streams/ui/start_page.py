@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from weft.streams.ui.listed_tables import MOST_TABLES, PREFIX, TableList
+from weft.streams.ui.listed_tables import MAX_TABLES, PREFIX, TableList
 from weft.streams.ui.live_events import follow
 from weft.streams.ui.site import render
 from weft.streams.ui.table_summaries import TableSummaries, worst_first
@@ -30,7 +30,7 @@ def start(request: Request) -> Response:
         wrong=sum(bool(summary.problems) for name, summary in by_name.items() if name in tables.by_name),
         text=text,
         problem=summaries.problem,
-        most=MOST_TABLES if tables.cut_off else None,
+        most=MAX_TABLES if tables.cut_off else None,
     )
 
 

@@ -22,7 +22,7 @@ from weft.streams.ui.watched_table import Look
 
 _RATE_PARTS: Final = 120
 _NEWEST: Final = 50
-_MOST_PARTS: Final = 2_000
+_MAX_PARTS: Final = 2_000
 _LEAST_MS: Final = 1_000  # the shortest span of time for which the axis has labels
 
 
@@ -63,7 +63,7 @@ def rates(request: Request) -> Response:
 
 
 def _minutes(request: Request) -> int:
-    return _whole(request, "minutes", 15, 1, 60 * 24 * 7)
+    return _parse_number(request, "minutes", 15, 1, 60 * 24 * 7)
 
 
 def timeline(request: Request) -> Response:
@@ -88,11 +88,11 @@ def timeline_cells(request: Request) -> Response:
     site = site_of(request)
     site.look()
     first, last = site.history.span()
-    begin = _whole(request, "begin", first, 0, 1 << 53)
-    end = _whole(request, "end", max(last, begin + _LEAST_MS), 0, 1 << 53)
+    begin = _parse_number(request, "begin", first, 0, 1 << 53)
+    end = _parse_number(request, "end", max(last, begin + _LEAST_MS), 0, 1 << 53)
     if end < begin:
         raise InvalidInput("the end of the timeline is before its begin", hint="zoom out")
-    parts = _whole(request, "parts", 600, 1, _MOST_PARTS)
+    parts = _parse_number(request, "parts", 600, 1, _MAX_PARTS)
     cells = site.history.cells(begin, end, parts)
     plans = site.history.plans(begin, end, (end - begin) // parts)
     streams = {str(lane): lane_state.stream for lane, lane_state in site.watched.look().snapshot.state.lanes.items()}
@@ -117,7 +117,7 @@ def timeline_entry(request: Request) -> Response:
     site = site_of(request)
     look = site.look()
     lane = request.query_params.get("lane", "")
-    seq = _whole(request, "seq", 0, 1, 1 << 53)
+    seq = _parse_number(request, "seq", 0, 1, 1 << 53)
     name = TABLE_LANE if lane == TABLE_LANE else lane_name(lane)
     head = look.inspection.heads().get(name, 0)
     if seq > head:
@@ -222,7 +222,7 @@ def _verdict(look: Look, through: str, complete_groups: list[str]) -> Problem | 
     )
 
 
-def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+def _parse_number(request: Request, name: str, default: int, least: int, most: int) -> int:
     text = request.query_params.get(name, "")
     if not text:
         return default

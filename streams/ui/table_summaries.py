@@ -3,7 +3,7 @@
 1. A round lists the folders, and reads each table once; at most `PARALLEL` tables are read at the same time.
 2. The next round begins after `EVERY_SECONDS`, or after `PAUSE` times the duration of the last one if that is longer.
 3. `IDLE_SECONDS` after the last request for the list no more rounds begin.
-4. At most `MOST_KEPT` tables stay open between rounds; others are opened in each round. A table that stays open is
+4. At most `MAX_KEPT` tables stay open between rounds; others are opened in each round. A table that stays open is
    opened again after `REOPEN_SECONDS`, in case it was deleted and another table is in its place.
 """
 
@@ -27,7 +27,7 @@ EVERY_SECONDS: Final = 5.0
 PAUSE: Final = 2.0
 IDLE_SECONDS: Final = 30.0
 PARALLEL: Final = 4
-MOST_KEPT: Final = 100
+MAX_KEPT: Final = 100
 REOPEN_SECONDS: Final = 60.0
 _STEP_SECONDS: Final = 0.5
 
@@ -158,7 +158,7 @@ class TableSummaries:
             return watched
         opened = WatchedTable(target.settings.table, None, REOPEN_SECONDS)
         with self._lock:  # other threads keep tables at the same time
-            if name in self._open_tables or len(self._open_tables) < MOST_KEPT:
+            if name in self._open_tables or len(self._open_tables) < MAX_KEPT:
                 self._open_tables[name] = opened, time.monotonic()
         return opened
 

@@ -226,8 +226,8 @@ def test_a_damaged_table_does_not_hide_the_others(lake: Path, shown: Show, monke
 def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         append(Table.create(tmp_path / f"lake/t{number}", SHOP), orders(number))
-    monkeypatch.setattr(listed_tables, "MOST_OPEN", 3)
-    monkeypatch.setattr(table_summaries, "MOST_KEPT", 3)  # two threads want the last place
+    monkeypatch.setattr(listed_tables, "MAX_OPEN", 3)
+    monkeypatch.setattr(table_summaries, "MAX_KEPT", 3)  # two threads want the last place
     monkeypatch.setattr(table_summaries, "PARALLEL", 2)
     monkeypatch.setattr(table_summaries, "REOPEN_SECONDS", 10 * WITHIN)
     reading, most, lock = [0], [0], threading.Lock()

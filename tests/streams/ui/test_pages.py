@@ -567,6 +567,6 @@ def test_rates_of_the_chart_have_one_number_for_each_time(client: TestClient) ->
 
 @pytest.mark.parametrize("most", [1, 10, 700])
 def test_a_download_ends_at_its_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(row_query, "MOST_DOWNLOADED", most)
+    monkeypatch.setattr(row_query, "MAX_DOWNLOADED", most)
     text, stored = download(client, "")
     assert len(text) == stored.num_rows == most
