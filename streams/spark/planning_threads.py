@@ -61,7 +61,7 @@ _SCRIPT: Final = """\
 tell() {{
     printf '%s %s %s %s\\n' "$1" "$$" "$PYTHON_WORKER_FACTORY_SECRET" "${{PYTHON_WORKER_FACTORY_PORT:--}}" > {pipe}
 }}
-# Start Python itself if Spark needs a separate process (a limit of memory), has no secret, or uses IPv6.
+# Python itself runs if there is a limit of memory, which needs a separate process, or no secret, or with IPv6.
 if [ -n "$PYTHON_WORKER_FACTORY_SECRET" ] && [ -z "$PYSPARK_PLANNER_MEMORY_MB$SPARK_PREFER_IPV6" ]; then
     case "$*" in
 {cases}

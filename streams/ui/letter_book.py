@@ -28,8 +28,7 @@ class LetterCounts:
     """Numbers of dead letters.
 
     Attributes:
-        by_reason: Numbers of letters by (writer, reason, state), the largest first. Letters that were dropped, or whose
-            replay has ended, are not counted.
+        by_reason: Numbers of letters that were not dropped, by (writer, reason, state), the largest first.
         waiting: Letters that can be replayed, by writer.
     """
 

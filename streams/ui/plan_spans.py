@@ -22,7 +22,7 @@ class PlanSpan:
         begin_ms: When it began.
         end_ms: When the newest of its entries was written.
         seq: Number of its first entry.
-        kind: "compaction" or "fold"; "plan" if it has no result yet.
+        kind: "compaction" or "fold"; "plan" if it has no result, or none yet.
         open: Whether it has not ended.
     """
 

@@ -4,8 +4,9 @@ Messages of some formats lack values of the row (`weft.streams.formats.message_f
 (Debezium's placeholder for a column that Postgres stores out of line and that did not change), or the field is *absent*
 from the message. An expression of `select` may use several fields.
 
-- In a group of mode ``latest_non_null``, a column that uses an unavailable or absent field keeps its present value: it
-  is not listed in ``_supplied``. Every other column is listed there, so that its NULL is a value.
+- In a group of mode ``latest_non_null``, a column that uses an unavailable field is NULL in the event and not listed in
+  ``_supplied``, so it keeps its present value. A column that uses an absent field is not listed, either, so a NULL of
+  it keeps the present value. All other columns are listed, so that their NULL is a value.
 - Other groups, the key and the ordering columns need all values. So a message with an unavailable field of theirs gets
   a reason why it cannot be stored; both the placeholder and NULL would be wrong values. A delete needs no values, so it
   gets no such reason. An absent field is NULL there, as in JSON.
