@@ -138,7 +138,7 @@ def test_one_entry_has_its_details(client: TestClient, table: Table) -> None:
         ("/files/group?name=b00-9", 404, "no file group"),
         ("/overview/rates.json?minutes=-1", 400, "minutes is"),
         ("/nothing", 404, "no page"),
-        ("/data/rows.xlsx", 400, "no form of a download"),
+        ("/data/rows.xlsx", 400, "rows cannot be downloaded as"),
         ("/letters/letter?name=q/0-0:1", 400, "belong to a pipeline"),
     ],
 )
@@ -339,7 +339,7 @@ def test_the_limit_is_kept_and_more_is_said(client: TestClient) -> None:
         ("column=id&operator=%3D&value=seven", "expected bigint"),
         ("column=id&operator=contains&value=7", "not a string"),
         ("column=id&operator=like&value=7", "unknown operator"),
-        ("column=id", "not complete"),
+        ("column=id", "incomplete"),
         ("limit=0", "limit"),
         ("limit=9999999", "limit"),
         ("as_of=nowhere", "savepoint"),
