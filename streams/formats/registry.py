@@ -4,7 +4,7 @@
     01  (16 bytes)   ...        a one, the GUID of the schema, and the data
 
 Clients of Confluent Platform 8.1 and later may write the id into a header of Kafka instead, `VALUE_HEADER` or
-`KEY_HEADER`. The decoders get the id before the data in both cases (`framed`).
+`KEY_HEADER`. The decoders get the id before the data in both cases (`add_schema_id`).
 
 A worker keeps one client for each registry, and every schema that it has fetched: the schema of an id never changes.
 
@@ -88,7 +88,7 @@ def names_schema(name: str) -> bool:
     return name in _NEEDS
 
 
-def framed(data: bytes | None, headers: Sequence[Mapping[str, Any]] | None, name: str) -> bytes | None:
+def add_schema_id(data: bytes | None, headers: Sequence[Mapping[str, Any]] | None, name: str) -> bytes | None:
     """Return a value or key with the id of its schema before the data, also if a header has the id.
 
     Args:

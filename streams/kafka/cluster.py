@@ -18,8 +18,8 @@ from weft.streams.kafka.errors import (
     SourceRefused,
     SourceUnavailable,
     TopicMissing,
+    concerns_group,
     is_gone,
-    is_of_group,
     is_refused,
     name_some,
 )
@@ -78,7 +78,7 @@ class Connection:
             ) from error
 
     def _note(self, error: KafkaError) -> None:
-        if is_of_group(error):
+        if concerns_group(error):
             return
         self._complaint = error.str()
         self._refused |= is_refused(error)

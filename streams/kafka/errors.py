@@ -46,7 +46,7 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def is_of_group(error: KafkaError) -> bool:
+def concerns_group(error: KafkaError) -> bool:
     """Whether the user may not use the consumer group. The source joins no group, so this does not matter.
 
     librdkafka nevertheless looks for the coordinator of its group, and may report the refusal at any time.

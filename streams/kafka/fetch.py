@@ -25,7 +25,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from weft.streams.kafka.cluster import Connection
-from weft.streams.kafka.errors import is_gone, is_of_group, is_refused, report_losses, report_recreated
+from weft.streams.kafka.errors import concerns_group, is_gone, is_refused, report_losses, report_recreated
 from weft.streams.kafka.offset_plan import Log, OffsetRange, describe_log
 from weft.streams.kafka.options import KafkaOptions
 from weft.streams.kafka.recreated_topic import Identity, find_recreated
@@ -153,7 +153,7 @@ class _Reading:
         """Split the polled messages at the first error, or the first offset after the range."""
         if polled and not any([m.error() for m in polled]) and _offset(polled[-1]) < self._span.end:  # noqa: C419 - faster
             return polled, None
-        polled = [message for message in polled if (error := message.error()) is None or not is_of_group(error)]
+        polled = [message for message in polled if (error := message.error()) is None or not concerns_group(error)]
         for i, message in enumerate(polled):
             if message.error() is not None or _offset(message) >= self._span.end:
                 return polled[:i], message

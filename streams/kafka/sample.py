@@ -18,7 +18,7 @@ _NAMES_SECONDS: Final = 5.0
 """The same for the names of topics, for which a user waits."""
 
 
-def impatient(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
+def limit_requests(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
     """Return the options with a time limit of requests of at most ``seconds``."""
     return replace(options, request_timeout_seconds=min(seconds, options.request_timeout_seconds))
 
@@ -51,7 +51,7 @@ def topic_names(servers: str) -> list[str]:
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
     """
     options = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
-    cluster = Cluster(impatient(parse_options(options, default_starting="latest"), _NAMES_SECONDS))
+    cluster = Cluster(limit_requests(parse_options(options, default_starting="latest"), _NAMES_SECONDS))
     try:
         return cluster.topic_names()
     finally:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from weft.storage import Snapshot, Table
 from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.errors import InvalidInput
-from weft.streams.read.catalog_table import keep_options, options_given, options_kept
+from weft.streams.read.catalog_table import merge_options, store_options, user_options
 from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_batch_reader, change_schema
 from weft.streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
 from weft.streams.read.relation.task_reader import TaskReader
@@ -59,17 +59,17 @@ class WeftSource(Source):
         return SOURCE
 
     def schema(self) -> StructType:
-        options = options_given(self.options)
+        options = user_options(self.options)
         changes = ChangeOptions.of(options)
         if changes is not None:
-            return keep_options(change_schema(_table(options), changes), self.options)
+            return store_options(change_schema(_table(options), changes), self.options)
         snapshot = _read_options(options).snapshot(_table(options))
         # Spark pickles the source for planning: rows and columns must be those of one snapshot.
         self._cut = str(snapshot.cut)
-        return keep_options(from_arrow_schema(snapshot.schema), self.options)
+        return store_options(from_arrow_schema(snapshot.schema), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        all_options = options_kept(schema, self.options)
+        all_options = merge_options(schema, self.options)
         changes = ChangeOptions.of(all_options)
         if changes is not None:
             return change_batch_reader(_table(all_options), changes, schema)
@@ -85,7 +85,7 @@ class WeftSource(Source):
         return TaskReader(scan.without_tasks().read, scan.tasks, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        options = options_kept(schema, self.options)
+        options = merge_options(schema, self.options)
         return ChangeStreamReader(location_of(options), ChangeOptions.of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's

@@ -32,7 +32,7 @@ def for_workers(function: Function) -> Function:
 
     Its arguments must be objects of Spark or Python, because Spark unpickles them before the wrapper runs.
     """
-    payload, load = pickled(note_errors(function)), _loader()
+    payload, load = pickle_value(note_errors(function)), _loader()
 
     def call(*arguments: Any) -> Any:
         return load(payload)(*arguments)
@@ -53,7 +53,7 @@ class ForWorkers:
                 setattr(cls, name, note_errors(method))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loader(), (pickled(_Rebuilt(type(self), self.__getstate__())),)
+        return _loader(), (pickle_value(_Rebuilt(type(self), self.__getstate__())),)
 
 
 class Source(ForWorkers, DataSource):
@@ -65,7 +65,7 @@ def source_for_workers(source: type[Source]) -> type[DataSource]:
 
     A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
     """
-    payload, load, source_name = pickled(source), _loader(), source.name()
+    payload, load, source_name = pickle_value(source), _loader(), source.name()
 
     class Registered(DataSource):
         def __init__(self, options: Any) -> None:
@@ -94,7 +94,7 @@ def source_for_workers(source: type[Source]) -> type[DataSource]:
     return Registered
 
 
-def pickled(value: Any) -> bytes:
+def pickle_value(value: Any) -> bytes:
     """Pickle a value for `pickle.loads`; functions and classes of notebooks and scripts are pickled by value."""
     return cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
 

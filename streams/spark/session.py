@@ -198,7 +198,7 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
         if not is_secret(key, settled.values):
             public.set(key, value)
     try:
-        with _planned_by(planner), _temporary_files_in(scratch):
+        with _plan_with(planner), _temporary_files_in(scratch):
             if SparkContext._gateway is None:  # noqa: SLF001 - starts the JVM, and no session
                 # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
                 options = {} if log is None else {"stderr": log}
@@ -267,7 +267,7 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _planned_by(python: str) -> Iterator[None]:
+def _plan_with(python: str) -> Iterator[None]:
     """Let a JVM that is started in the block plan data sources with this Python."""
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = python

@@ -45,7 +45,7 @@ def parts(text: str) -> Iterator[tuple[Kind, int, int]]:
         position = end
 
 
-def without_comments(text: str) -> str:
+def remove_comments(text: str) -> str:
     """Replace each comment of a text by a space."""
     return "".join(" " if kind is Kind.COMMENT else text[start:end] for kind, start, end in parts(text))
 

@@ -132,7 +132,7 @@ def _allowed_name(text: str) -> str:
     authority = parse_authority(text)
     if authority is None or authority.port is not None:
         raise InvalidInput(
-            f"--allow-host {text}: not a host name", hint="give the name without scheme and port: weft.example.org"
+            f"--allow-host {text} is not a host name", hint="give the name without scheme and port: weft.example.org"
         )
     return authority.name
 

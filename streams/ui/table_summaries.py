@@ -134,7 +134,7 @@ class TableSummaries:
             self._summaries[name] = summary
 
     def _summary(self, name: str, target: Target) -> Summary:
-        watched = self._watched(name, target)
+        watched = self._open_watched(name, target)
         if target.pipeline is not None:
             self._tables.site(
                 name
@@ -151,7 +151,7 @@ class TableSummaries:
         streams = site.streams(look)
         return summarize(look, streams, site.problems(look, streams))
 
-    def _watched(self, name: str, target: Target) -> WatchedTable:
+    def _open_watched(self, name: str, target: Target) -> WatchedTable:
         """Return the open table; it is opened again if it was opened more than `REOPEN_SECONDS` ago."""
         watched, at = self._open_tables.get(name, (None, 0.0))
         if watched is not None and time.monotonic() - at < REOPEN_SECONDS and not self._tables.has_vanished(target):

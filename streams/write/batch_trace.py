@@ -52,7 +52,7 @@ class TaskClock:
         """Start now."""
         self._started_ns, self._began, self._read = time.time_ns(), time.perf_counter(), 0.0
 
-    def reading(self, rows: Iterable[T]) -> Iterator[T]:
+    def time_reading(self, rows: Iterable[T]) -> Iterator[T]:
         """Yield the same rows, and count the time until each of them arrives as reading."""
         iterator = iter(rows)
         while True:

@@ -101,7 +101,7 @@ def write_task(
     try:
         # An exception within the block leaves no file of letters: the whole batch fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
-            for chunk in _chunks(clock.reading(batches), ticket.env.tuning.log_file_bytes):
+            for chunk in _chunks(clock.time_reading(batches), ticket.env.tuning.log_file_bytes):
                 rows_to_write = _without_ignored(chunk)
                 tombstones += len(chunk) - len(rows_to_write)
                 parts.append(_write_chunk(ticket, rows_to_write, task, file))

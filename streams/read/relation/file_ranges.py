@@ -34,7 +34,7 @@ class RangesOfFiles(Callback, java=("org.apache.spark.sql.connector.read.Batch",
         self._ranges = ranges
 
     def planInputPartitions(self) -> Any:  # noqa: N802
-        return self.jvm.ranged_partitions(self._batch.planInputPartitions(), self._ranges)
+        return self.jvm.cut_partitions(self._batch.planInputPartitions(), self._ranges)
 
     def createReaderFactory(self) -> Any:  # noqa: N802
         return self._batch.createReaderFactory()

@@ -36,7 +36,7 @@ from pyspark.sql.udf import _wrap_function
 from weft.streams.read.relation.callback_connections import connections_of
 from weft.streams.read.relation.columnar_tasks import columnar_tasks
 from weft.streams.read.relation.planner_interface import ParquetFile
-from weft.streams.spark.for_workers import pickled
+from weft.streams.spark.for_workers import pickle_value
 
 __all__ = ["Jvm", "UnsupportedSessionError", "load_classes"]
 
@@ -272,7 +272,9 @@ class Jvm:
         source = self.DataSource()
         source.setShortName(name)
         source.setReadInfo(
-            self.ReadInfo(bytearray(pickled((function, schema))), self.seq(bytearray(pickled(task)) for task in tasks))
+            self.ReadInfo(
+                bytearray(pickle_value((function, schema))), self.seq(bytearray(pickle_value(task)) for task in tasks)
+            )
         )
         source.source()  # resolve it now, while the session that plans the query is the active one
         scan = self.PythonScan(source, name, self.struct(schema), self.options(), filters)
@@ -319,7 +321,7 @@ class Jvm:
         getattr(builder, "pushedDataFilters_$eq")(builder.pushDataFilters(self.v1_filters(predicates)))
         return builder.build()
 
-    def ranged_partitions(self, partitions: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
+    def cut_partitions(self, partitions: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
         """Cut Spark's partitions of files to ranges.
 
         A row group is read by the partition that contains the middle of its bytes.

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.read.relation.worker import conform_batches
 from weft.streams.spark.for_workers import ForWorkers
 
 __all__ = ["TaskPartition", "TaskReader"]
@@ -48,4 +48,4 @@ class TaskReader(ForWorkers, DataSourceReader):
         """Read the rows of one task."""
         batches = self._read(partition.value) if isinstance(partition, TaskPartition) else iter(())
         # Spark also compares nullability, and a schema given by the user may declare keys nullable.
-        return conformed_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))
+        return conform_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conformed_batches", "task_reader"]
+__all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conform_batches", "task_reader"]
 
 # Rows per batch that is sent to the JVM; larger batches are cut, without a copy. Speed does not differ from 4 k to 1 M
 # rows (tests/benchmarks/view_overhead.py), so this only bounds memory and the rows that a LIMIT reads needlessly.
@@ -50,12 +50,12 @@ def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_R
         [cell] = [value for batch in partition for value in batch.column(0)]
         task = pickle.loads(cell.as_py())  # noqa: S301 - written by our own driver, as all of Spark's functions are
         batches = task.read(task.task) if isinstance(task, PlannedTask) else read(task)
-        return conformed_batches(batches, schema, batch_rows)
+        return conform_batches(batches, schema, batch_rows)
 
     return read_task
 
 
-def conformed_batches(
+def conform_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
