@@ -8,7 +8,7 @@
     resume_point                        where a query continues after a restore (`weft.streams.write.resume`)
     compact, fold, verify               services of a table on a cluster (`weft.streams.write.cluster_services`)
 
-Names are looked up when they are first used, so that Python workers and the command line do not import all of it.
+Names are imported when they are first used, so that Python workers and the command line do not import everything.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.streams.ui.busy_shop import CONFIG, Traffic, busy_shop
 from tests.streams.ui.site import make_site
 from weft import Table
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
-from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 
 Act = Callable[[Page], None] | None
 THEMES: Final = ("light", "dark")
@@ -218,7 +218,7 @@ def several(place: Path) -> TableList:
             writer.append(Traffic().batch("orders", time.time_ns() // 1_000_000))
     Table.create(place / "damaged", CONFIG)
     (place / "damaged/_weft/timeline/table/00000000000000000001.json").write_text("{", encoding="utf-8")
-    return TableList([Shown(CommandSettings(TableLocation(str(place))))], write=False)
+    return TableList([Target(CommandSettings(TableLocation(str(place))))], write=False)
 
 
 def _scheme(theme: str) -> Any:

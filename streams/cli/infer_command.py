@@ -103,14 +103,14 @@ def read_messages(name: str, section: WriterSection, config: PipelineConfig, fol
         location = resolve_location(source.path, folder)
         return file_messages(stream, source.format, location, source.options, count)
     from weft.streams.kafka.options import parse_options
-    from weft.streams.kafka.sample import impatient, load_topics, read_newest
+    from weft.streams.kafka.sample import limit_requests, load_topics, read_newest
     from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
     from weft.streams.pipeline.infer.infer_registry import Kafka
 
     assert isinstance(source, KafkaSection), "callers pass only writers of Kafka and of files"
     with usage_errors():
         settings = {**kafka_options(source, {**config.kafka, **section.kafka}), "includeHeaders": "true"}
-        options = impatient(parse_options(settings, default_starting="latest"))
+        options = limit_requests(parse_options(settings, default_starting="latest"))
     rows = read_newest(options, load_topics(options), count).sort_by("timestamp")
     registry = {**config.registry, **section.registry}
     topic = Kafka(stream, options.topics, source.format, source.key_format, registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from weft.streams.spark.sql_parts import Kind, parts, without_comments
+from weft.streams.spark.sql_parts import Kind, parts, remove_comments
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Statement:
 
 def split_statements(text: str) -> list[Statement]:
     """Split a text into its statements. Parts that contain only spaces and comments are left out."""
-    return [statement for statement in _pieces(text) if without_comments(statement.text).strip()]
+    return [statement for statement in _pieces(text) if remove_comments(statement.text).strip()]
 
 
 def is_complete(text: str) -> bool:
     """Whether a text ends outside of quotes and comments, and its last statement ends with a semicolon."""
     *_, last = _pieces(text)
-    return not without_comments(last.text).strip()
+    return not remove_comments(last.text).strip()
 
 
 def _pieces(text: str) -> Iterator[Statement]:

@@ -57,7 +57,7 @@ def ui(
     """
     settings = [load_target(target, storage_option, "spark", "compaction") for target in targets]
     try:
-        from weft.streams.ui.listed_tables import Shown
+        from weft.streams.ui.listed_tables import Target
         from weft.streams.ui.serve import Serving, serve
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"starlette", "uvicorn", "jinja2", "anyio"}:
@@ -65,7 +65,7 @@ def ui(
         raise NotFound(f"weft ui needs the package {error.name}", hint="install it: pip install 'weft[ui]'") from error
     serving = Serving(host, port, token, tuple(allow_host or ()), write)
     pipelines = [target if is_pipeline(target) else None for target in targets]
-    serve([*map(Shown, settings, pipelines)], serving, _print_address)
+    serve([*map(Target, settings, pipelines)], serving, _print_address)
 
 
 def _print_address(address: str) -> None:

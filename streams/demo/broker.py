@@ -1,6 +1,6 @@
 """An embedded Kafka broker: the mock cluster of librdkafka, which is part of confluent-kafka.
 
-``python -m weft.streams.demo.broker --topic orders`` runs it for people without a Kafka
+``python -m weft.streams.demo.broker --topic orders`` runs it for users without a Kafka
 (`weft.streams.demo.broker_command`).
 
 It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
@@ -63,8 +63,8 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
 
 
 def library_function(name: str, result: Any, arguments: Sequence[Any]) -> Any:
-    """A C function of the librdkafka that confluent-kafka uses, with the types of its result and arguments."""
-    # The handle of the extension module also searches the libraries that it is linked with, wherever they are.
+    """Return a C function of confluent-kafka's librdkafka, with the types of its result and arguments."""
+    # The handle of the extension module also searches the libraries that it is linked with.
     library = ctypes.CDLL(cimpl.__file__)
     try:
         function = getattr(library, name)
@@ -91,7 +91,7 @@ class EmbeddedBroker:
     """
 
     def __init__(self) -> None:
-        """Describe a broker; the ``with`` block starts it."""
+        """Prepare a broker; the ``with`` block starts it."""
         self._handle: int | None = None
         self._bootstrap_servers = ""
 

@@ -1,4 +1,4 @@
-"""``python -m weft.streams.demo.broker``: the embedded broker for people who have no Kafka, until Ctrl+C."""
+"""``python -m weft.streams.demo.broker``: the embedded broker for users who have no Kafka, until Ctrl+C."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PARTITIONS: Final = 2
 BUFFER_BYTES: Final = 1 << 16
 SECONDS: Final = 30.0
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""Of a topic, in Kafka."""
+"""Valid name of a topic in Kafka."""
 
 
 class _Front:
-    """Listens at a port that the user chose, and passes connections on to the broker, whose port is not to be chosen.
+    """Listens at a port that the user chose, and forwards connections to the broker, whose port cannot be chosen.
 
-    Clients find the brokers' own addresses in the first answer, so little goes this way.
+    Clients get the broker's own address in the first response, so only the first requests are forwarded.
     """
 
     def __init__(self, port: int, broker: str) -> None:
@@ -44,30 +44,30 @@ class _Front:
         self._loop = asyncio.new_event_loop()
 
     def bind(self) -> str:
-        """Take the port; returns the address. Nobody can connect yet.
+        """Bind the port, and return the address. Clients cannot connect yet.
 
         Raises:
             Conflict: Something else listens there.
         """
-        coming = asyncio.start_server(self._accept, HOST, self._port, start_serving=False)
+        server = asyncio.start_server(self._accept, HOST, self._port, start_serving=False)
         try:
-            self._server = self._loop.run_until_complete(coming)
+            self._server = self._loop.run_until_complete(server)
         except OSError as error:
             raise Conflict(
                 f"{HOST}:{self._port} cannot be used: {os.strerror(error.errno or 0)}",
-                hint="a Kafka may be running there already; choose another with --port, or --port 0 for any",
+                hint="choose another --port, or 0 for any free port; perhaps a Kafka is already running there",
             ) from None
         return f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
     def open(self) -> None:
-        """Let clients connect from now on, in a thread."""
+        """Serve clients in a thread."""
         self._loop.run_until_complete(self._server.start_serving())
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self._broker.rpartition(":")
-        there_reader, there_writer = await asyncio.open_connection(host, int(port))
-        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+        broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_copy(reader, broker_writer), _copy(broker_reader, writer))
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,34 +78,35 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-def _files(given: Sequence[str], key: str | None) -> Iterator[tuple[str, str, list[Message]]]:
-    """(topic, path, messages) of each ``--file TOPIC=PATH``; all are read before the broker starts."""
-    for each in given:
-        topic, found, name = each.partition("=")
-        if not found:
-            raise InvalidInput(f"--file {each}: the topic is missing", hint=f"--file TOPIC={each}")
+def _files(arguments: Sequence[str], key: str | None) -> Iterator[tuple[str, str, list[Message]]]:
+    """Yield (topic, path, messages) for each ``--file TOPIC=PATH``."""
+    for argument in arguments:
+        topic, separator, name = argument.partition("=")
+        if not separator:
+            raise InvalidInput(f"--file {argument}: the topic is missing", hint=f"use --file TOPIC={argument}")
         try:
             with Path(name).open(encoding="utf-8") as lines:
                 yield topic, name, list(parse_lines(lines, name, key))
         except OSError as error:
-            raise NotFound(f"--file {each}: {error.strerror}") from None
+            raise NotFound(f"--file {argument}: {error.strerror}") from None
 
 
 def _check_kept(address: str, topic: str, partitions: int) -> None:
-    """Fail if the broker has dropped messages: it keeps about 5 MB of a partition."""
+    """Raise InvalidInput if the broker has dropped messages: it keeps about 5 MB of a partition."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "weft", "log_level": 2})
     try:
         ranges = [
-            consumer.get_watermark_offsets(TopicPartition(topic, each), timeout=SECONDS) for each in range(partitions)
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=SECONDS)
+            for partition in range(partitions)
         ]
     finally:
         consumer.close()
-    dropped, sent = sum(low for low, _ in ranges), sum(high for _, high in ranges)
+    dropped, total = sum(low for low, _ in ranges), sum(high for _, high in ranges)
     if dropped:
-        enough = math.ceil(3 * partitions * sent / (sent - dropped))
+        enough = math.ceil(3 * partitions * total / (total - dropped))
         raise InvalidInput(
-            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(sent, 'message')}",
-            hint=f"it keeps about 5 MB of a partition: --partitions {enough}",
+            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(total, 'message')}",
+            hint=f"use --partitions {enough}: the broker keeps about 5 MB of a partition",
         )
 
 
@@ -114,7 +115,7 @@ def _tell(*lines: str) -> None:
         typer.echo(line)
 
 
-def run(given: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the broker until a signal ends it.
 
     Raises:
@@ -122,32 +123,34 @@ def run(given: argparse.Namespace) -> None:
         NotFound: A file does not exist.
         Conflict: The port is in use.
     """
-    files = list(_files(given.file, given.key))
-    topics = list(dict.fromkeys([*given.topic, *(topic for topic, _, _ in files)]))
+    files = list(_files(arguments.file, arguments.key))
+    topics = list(dict.fromkeys([*arguments.topic, *(topic for topic, _, _ in files)]))
     if not topics:
-        raise InvalidInput("there is no topic", hint="--topic orders --topic payments, or --file orders=orders.jsonl")
+        raise InvalidInput(
+            "there is no topic", hint="give --topic orders --topic payments, or --file orders=orders.jsonl"
+        )
     for topic in topics:
         if not _NAME.fullmatch(topic):
-            raise InvalidInput(f"{topic!r} is no name of a topic", hint="letters, digits, '.', '_' and '-'")
-    if given.partitions < 1:
-        raise InvalidInput(f"--partitions {given.partitions}: a topic has one or more partitions")
-    # A handler that sets an event could wait for a lock of that event which the interrupted main thread holds.
+            raise InvalidInput(f"{topic!r} is not a topic name", hint="use letters, digits, '.', '_' and '-'")
+    if arguments.partitions < 1:
+        raise InvalidInput(f"--partitions {arguments.partitions}: a topic has one or more partitions")
+    # A queue, because a handler that sets an event could wait for a lock that the interrupted main thread holds.
     stopped: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: stopped.put(received))
     with EmbeddedBroker() as broker:
-        broker.create_topics(dict.fromkeys(topics, given.partitions))
-        front = _Front(given.port, broker.bootstrap_servers)
+        broker.create_topics(dict.fromkeys(topics, arguments.partitions))
+        front = _Front(arguments.port, broker.bootstrap_servers)
         address = front.bind()
         producer = broker.producer(linger_ms=5, sticky_partitioning_linger_ms=0)
         _tell(
             f"a Kafka for trying things out: {address}",
-            f"topics of {counted(given.partitions, 'partition')}: {', '.join(topics)}",
+            f"topics of {counted(arguments.partitions, 'partition')}: {', '.join(topics)}",
         )
         for topic, name, messages in files:
             _tell(f"{topic}: {counted(send(producer, topic, messages), 'message')} of {name}")
-            _check_kept(broker.bootstrap_servers, topic, given.partitions)
-        front.open()  # who has waited for it finds all that was in the files
+            _check_kept(broker.bootstrap_servers, topic, arguments.partitions)
+        front.open()  # only now, so that clients that wait for the port find all messages of the files
         brokers = "" if address == ADDRESS else f" --brokers {address}"
         _tell(
             "It is not for production: all is in memory and gone when it ends, it keeps about 5 MB of a partition and",
@@ -161,7 +164,7 @@ def run(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Run what the command line says."""
+    """Parse the command line, and run the broker."""
     parser = argparse.ArgumentParser(
         prog="python -m weft.streams.demo.broker",
         description="Run a Kafka broker in memory, for trying weft without a Kafka, until Ctrl+C. Messages come from "

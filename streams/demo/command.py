@@ -31,8 +31,8 @@ def demo(
     """Run a complete example: four Kafka topics, four writer processes, compaction, a kill -9, Spark SQL.
 
     At the end the whole table is compared with dedupe + joins in Spark over the same topics; the exit code is 1 if they
-    differ. It takes as long as the machine needs; if nothing is done any more for minutes, or at Ctrl-C, it ends and
-    says what is missing.
+    differ. There is no limit of time, but without progress for minutes, or after Ctrl-C, the demo ends and says what is
+    missing.
     """
     from rich.console import Console
 
@@ -41,11 +41,11 @@ def demo(
     from weft.streams.demo.outcome import DemoFailed, Unfinished
     from weft.streams.demo.run_demo import run_demo
 
-    # A pipe or a file has no width.
+    # rich would assume 80 columns for a pipe or a file.
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     error_console = Console(stderr=True, style="red", highlight=False, soft_wrap=True)
     if feed is not None:
-        from weft.streams.demo.given_broker import feed_broker
+        from weft.streams.demo.external_broker import feed_broker
 
         try:
             feed_broker(feed, rows, console, seed=seed, seconds=feed_seconds)

@@ -1,4 +1,4 @@
-"""Produces the messages of the demo, and counts how many of them the table has.
+"""Sends the messages of the demo, and counts how many of them the table has.
 
 `Feed` counts the messages that the broker has acknowledged. `TableProgress` counts messages by the source offsets in
 the commits of each lane. The demo ends when the two are equal.
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
 MIN_PARTS: Final = 24
-"""Enough parts that a writer can be killed in the middle of a batch."""
+"""Smallest number of parts; with fewer, a writer could not be killed in the middle of a batch."""
 PART_ROWS: Final = 50_000
 """Messages per part of a large run. The writers are not supervised while a part is produced, so it must be small."""
 FLUSH_SECONDS: Final = 60.0  # a part takes a fraction of a second on an idle machine
 
 
 class Broker(Protocol):
-    """The Kafka cluster in which topics are created and to which messages are sent."""
+    """A Kafka cluster in which topics can be created, and to which messages can be sent."""
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics with the given numbers of partitions."""
+        """Create topics; ``topics`` has the number of partitions by name."""
 
     def producer(self) -> Producer:
         """Create a client that writes to it."""
@@ -42,30 +42,30 @@ class Feed:
 
         Args:
             broker: The broker to produce to.
-            topics: What to produce, by name of the topic.
-            flush_seconds: How long the broker may take for a part.
+            topics: The topics and their messages, by name.
+            flush_seconds: Time limit of the broker for a part.
         """
         broker.create_topics({name: topic.partitions for name, topic in topics.items()})
         self._topics, self._producer = topics, broker.producer()
         self._refused: list[str] = []
         self._flush_seconds = flush_seconds
         self.parts: Final = max(MIN_PARTS, sum(topic.rows for topic in topics.values()) // PART_ROWS)
-        self.sent = 0
-        """Number of parts that the broker has."""
+        self.parts_sent = 0
+        """Number of parts that the broker has acknowledged."""
 
     @property
     def finished(self) -> bool:
         """Whether all messages were produced."""
-        return self.sent == self.parts
+        return self.parts_sent == self.parts
 
     @property
     def share(self) -> float:
-        """Share of all messages that was produced, from 0 to 1."""
-        return self.sent / self.parts
+        """Share of all messages that were produced, from 0 to 1."""
+        return self.parts_sent / self.parts
 
     def messages(self, topic: str) -> int:
-        """Number of messages of a topic that were produced."""
-        return self._topics[topic].rows * self.sent // self.parts
+        """Return the number of messages of a topic that were produced."""
+        return self._topics[topic].rows * self.parts_sent // self.parts
 
     def send_part(self) -> None:
         """Produce the next part of every topic.
@@ -74,7 +74,7 @@ class Feed:
             StoreUnavailable: The broker did not accept a message.
         """
         for name, topic in self._topics.items():
-            part = topic.part(self.sent, self.parts)
+            part = topic.part(self.parts_sent, self.parts)
             for partition, key, value in zip(part.partitions, part.keys, part.values, strict=True):
                 self._producer.produce(name, value, key, partition, on_delivery=self._delivered)
         waiting = self._producer.flush(self._flush_seconds)
@@ -82,9 +82,9 @@ class Feed:
             reason = self._refused[0] if self._refused else f"no answer for {self._flush_seconds:g} s"
             raise StoreUnavailable(
                 f"the broker did not accept {waiting + len(self._refused)} messages: {reason}",
-                hint="the machine may be out of memory: try fewer --rows",
+                hint="try fewer --rows: the machine may be out of memory",
             )
-        self.sent += 1
+        self.parts_sent += 1
 
     def _delivered(self, error: Any, _: object) -> None:
         if error is not None:
@@ -92,10 +92,10 @@ class Feed:
 
 
 class TableProgress:
-    """How much of its topic each lane of a table has committed.
+    """Counts how much of its topic each lane of a table has committed.
 
     Attributes:
-        wanted: Number of messages that each lane has in the end.
+        expected: Number of messages that each lane must have at the end.
         messages: Number of messages before the offsets in the last commit, by lane; offsets of a topic start at 0.
         events: Number of rows of all commits, by lane, ignored rows included. An event that was committed twice counts
             twice.
@@ -106,32 +106,32 @@ class TableProgress:
         self, table: str | Path, lanes: Mapping[str, Topic], storage_options: Mapping[str, Any] | None = None
     ) -> None:
         self._observer = LaneObserver(table, storage_options)
-        self.wanted = {name: topic.rows for name, topic in lanes.items()}
+        self.expected = {name: topic.rows for name, topic in lanes.items()}
         self.messages = dict.fromkeys(lanes, 0)
         self.events = dict.fromkeys(lanes, 0)
         self.claims = dict.fromkeys(lanes, 0)
 
     def share(self, lane: str) -> float:
-        """The fraction of its topic that a lane has read, from 0 to 1."""
-        return self.messages[lane] / self.wanted[lane]
+        """Return the share of its topic that a lane has committed, from 0 to 1."""
+        return self.messages[lane] / self.expected[lane]
 
     @property
     def complete(self) -> bool:
         """Whether every lane has its whole topic."""
-        return self.messages == self.wanted
+        return self.messages == self.expected
 
     @property
     def total(self) -> int:
-        """Messages in the table, of all lanes."""
+        """Number of messages in the table, of all lanes."""
         return sum(self.messages.values())
 
     def refresh(self) -> None:
-        """Read what was committed since the last call.
+        """Read the commits since the last call.
 
         Raises:
             TableError: The log is damaged or not accessible.
         """
-        for lane in self.wanted:
+        for lane in self.expected:
             claims, rows, source = self._observer.news(lane)
             self.claims[lane] += claims
             self.events[lane] += rows
@@ -139,7 +139,7 @@ class TableProgress:
 
 
 def _count(source: Mapping[str, Any]) -> int:
-    """Messages before the offsets that a commit recorded: ``{"offsets": [{topic: {partition: next offset, ...}}]}``."""
+    """Count the messages before the offsets of a commit: ``{"offsets": [{topic: {partition: next offset, ...}}]}``."""
     return sum(
         int(offset)
         for offsets in source["offsets"]

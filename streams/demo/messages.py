@@ -1,6 +1,6 @@
-"""Formats the messages of the demo as JSON, from columns of numbers. Each topic has other conventions.
+"""Formats the messages of the demo as JSON, from columns of numbers, by pure functions.
 
-Pure functions. The pipeline file in `weft.streams.demo.shop` reads these messages.
+Each topic has other conventions. The pipeline file in `weft.streams.demo.shop` reads these messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEVICES: Final[Sequence[Any]] = (["phone"], ["phone", "laptop"], [], ["tablet"]
 
 
 def _choose(values: Sequence[Any], dice: Ints, digit: int) -> npt.NDArray[np.object_]:
-    """Values that are chosen by a digit (to base 7) of random numbers; columns of different digits are independent."""
+    """Choose values by a digit (to base 7) of random numbers; columns of different digits are independent."""
     return _objects(values)[dice // 7**digit % len(values)]
 
 
@@ -55,7 +55,7 @@ def _objects(values: Sequence[Any], nulls: npt.NDArray[np.bool_] | None = None) 
 
 
 def _amounts(cents: Ints) -> npt.NDArray[np.object_]:
-    """Amounts of money; a few are null."""
+    """Convert cents to amounts of money; a few are null."""
     return _objects((cents / 100).tolist(), cents % 50 == 0)
 
 
@@ -68,13 +68,13 @@ def _times(milliseconds: Ints, zone: str) -> list[str]:
 
 
 def _lines(**columns: Any) -> list[str]:
-    """A JSON object for each row."""
+    """Format each row as a JSON object."""
     text = pd.DataFrame(columns).to_json(orient="records", lines=True, force_ascii=False)
     return text.removesuffix("\n").split("\n")
 
 
 def format_orders(columns: Columns) -> list[str]:
-    """Change events in the format of Debezium: a deleted row is in ``before``, any other row in ``after``."""
+    """Format change events as Debezium does: a deleted row is in ``before``, any other row in ``after``."""
     dice, deleted = columns["dice"], columns["delete"] == 1
     rows = pd.DataFrame(
         {
@@ -100,7 +100,7 @@ def format_orders(columns: Columns) -> list[str]:
 
 
 def format_payments(columns: Columns) -> list[str]:
-    """Events of a payment provider. ``voided`` deletes the payment. Amounts are text, as is usual with money."""
+    """Format events of a payment provider. ``voided`` deletes the payment. Amounts are texts, as usual with money."""
     dice = columns["dice"]
     return _lines(
         order=columns["key"],
@@ -114,7 +114,7 @@ def format_payments(columns: Columns) -> list[str]:
 
 
 def format_shipments(columns: Columns) -> list[str]:
-    """States of parcels. ``cancelled`` deletes the shipment."""
+    """Format states of parcels. ``cancelled`` deletes the shipment."""
     dice = columns["dice"]
     return _lines(
         order_id=columns["key"],
@@ -131,7 +131,7 @@ def format_shipments(columns: Columns) -> list[str]:
 
 
 def format_clicks(columns: Columns) -> list[str]:
-    """Totals of a visit. ``expired`` is a delete that the table ignores."""
+    """Format totals of a visit. ``expired`` is a delete that the table ignores."""
     dice = columns["dice"]
     return _lines(
         order_id=columns["key"],

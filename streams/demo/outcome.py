@@ -1,4 +1,4 @@
-"""How a run of the demo ends early."""
+"""The errors and messages of a demo that ends early."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Unfinished(Exception):
 
 
 def unfinished(why: str, missing: Sequence[str]) -> str:
-    """Says that a run ended early, and what it had not done yet, besides the comparison."""
+    """Make the message of a run that ended early, with the steps that are missing besides the comparison."""
     return f"unfinished, {why}; missing: {'; '.join((*missing, COMPARISON))}"
 
 
-def missing_messages(wanted: Mapping[str, int], committed: Mapping[str, int]) -> list[str]:
-    """Which of the ``wanted`` messages of each topic the table lacks, in words."""
+def missing_messages(expected: Mapping[str, int], committed: Mapping[str, int]) -> list[str]:
+    """Describe how many of the ``expected`` messages of each topic the table lacks."""
     return [
         f"{count - committed[name]:,} of {count:,} messages of {name}"
-        for name, count in wanted.items()
+        for name, count in expected.items()
         if committed[name] < count
     ]

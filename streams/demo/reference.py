@@ -1,8 +1,8 @@
 """Computes the wide table of the demo with Spark SQL alone, and compares it with the table of weft.
 
 The topics are read from their beginning, decoded by Spark's JSON reader, deduplicated with a window function and joined
-with full outer joins: the SQL that one would write without weft. Its rules are the merge semantics that the demo uses.
-In each stream the newest event of a key counts. If that is a delete, the columns of the stream are null, and for orders
+with full outer joins: the SQL that one would write without weft. Its rules are the merge semantics of the demo's table.
+In each stream the newest event of a key wins. If that is a delete, the columns of the stream are null, and for orders
 the row does not exist. Deletes of clicks are ignored. A row exists if any stream has values for its key.
 """
 
@@ -79,8 +79,8 @@ WHERE o.op IS NULL OR o.op <> 'd'
 def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> int:
     """Read the four topics from their beginning, and write them decoded as Parquet files.
 
-    Creates the views that `join_query` reads. They read Parquet files, so that the time of the join does not include
-    Kafka and JSON.
+    This creates the views that `join_query` reads. They read Parquet files, so that the time of the join does not
+    include Kafka and JSON.
 
     Returns:
         The number of messages.
@@ -111,7 +111,7 @@ def load_topics(spark: SparkSession, bootstrap_servers: str, folder: Path) -> in
 
 
 def join_query(spark: SparkSession) -> DataFrame:
-    """The wide table, computed by Spark from the views of `load_topics`."""
+    """Compute the wide table with Spark from the views of `load_topics`."""
     return spark.sql(_JOIN)
 
 
@@ -135,7 +135,7 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both have the same columns and the same rows, each equally often."""
+        """Whether both tables have the same columns and the same rows, including copies."""
         return not self.schema_differences and self.only == (0, 0) and self.rows[0] == self.rows[1]
 
 
@@ -149,7 +149,7 @@ def compare(first: DataFrame, second: DataFrame) -> Comparison:
     comparison = Comparison((first.count(), second.count()), len(first.columns), differences)
     if differences:
         return comparison
-    only = [left.exceptAll(right).persist() for left, right in ((first, second), (second, first))]
+    only = [rows_of.exceptAll(others).persist() for rows_of, others in ((first, second), (second, first))]
     try:
         counts, examples = [rows.count() for rows in only], [rows.head(MAX_EXAMPLES) for rows in only]
     finally:
@@ -159,7 +159,7 @@ def compare(first: DataFrame, second: DataFrame) -> Comparison:
 
 
 def _schema_differences(first: DataFrame, second: DataFrame) -> tuple[str, ...]:
-    """Differences in names, types and positions of columns; nullability is not compared."""
+    """Compare names, types and positions of columns, but not nullability."""
     left = [(field.name, field.dataType.simpleString()) for field in first.schema]
     right = [(field.name, field.dataType.simpleString()) for field in second.schema]
     if left == right:

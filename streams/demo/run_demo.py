@@ -4,9 +4,9 @@
                        |                                         |
                        +--> Spark: dedupe + joins ====== ? == live view
 
-The demo uses what users use: a pipeline file, `weft.streams.pipeline.run.run`, the supervisor, a view. It ends when the
-table has all messages, not after some time: only if nothing is done any more for a while, it gives up. However it ends,
-also by Ctrl-C, it says what is missing, and no process is left, and no file unless the user wants to keep them.
+The demo uses the parts that users use: a pipeline file, `weft.streams.pipeline.run.run`, the supervisor, a view. It
+ends when the table has all messages, not after a fixed time; without any progress for a while it gives up. However it
+ends, also by Ctrl-C, it says what is missing, and leaves no process, and no file unless the user asked to keep them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VICTIM: Final = "orders"
 KILL_AT: Final = 0.5
 """Share of its topic that the writer must have committed before it is killed."""
 HOLD_BACK_AT: Final = 0.75
-"""Share of the messages that is produced before the kill; the rest follows after it."""
+"""Share of the messages that are produced before the kill; the others follow after it."""
 PART_SECONDS: Final = 0.5
 """Pause between two parts of the messages, so that messages arrive while the writers work."""
 POLL_SECONDS: Final = 0.1
@@ -51,7 +51,7 @@ MID_BATCH_SECONDS: Final = 3.0
 """Seconds to wait for a batch of the writer before it is killed anyway; it starts one every two seconds."""
 STALL_SECONDS: Final = 120.0
 """The demo gives up if nothing is committed or computed for this time. An idle machine with two cores takes one and a
-half minutes for all of the default size."""
+half minutes for a whole demo of the default size."""
 STALL_ROWS_PER_SECOND: Final = 5_000
 """A larger run has larger batches and tasks, and gets additional time at this rate."""
 
@@ -61,15 +61,15 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
 
     Args:
         rows: Number of messages of the four topics together.
-        console: Where progress and results are printed.
-        keep: A new or empty folder for table, pipeline file and logs; None: a temporary folder, which is deleted.
+        console: Prints progress and results.
+        keep: A new or empty folder for table, pipeline file and logs; by default a temporary folder, which is deleted.
         seed: Seed of the messages.
 
     Raises:
         InvalidInput: An argument is invalid; nothing was started.
         NotFound: Java is not installed.
         DemoFailed: A process of the demo failed and was not restarted.
-        Unfinished: A signal has come, or nothing was done any more for a while; the message says what is missing.
+        Unfinished: A signal has come, or there was no progress for a while; the message says what is missing.
         TableError: The table cannot be read.
     """
     topics = plan_topics(rows, seed)
@@ -96,7 +96,7 @@ def run_demo(rows: int, console: Console, *, keep: Path | None = None, seed: int
 
 
 class _Stages:
-    """The stages of the demo: first messages, all writers work, half of the messages, the kill, the rest."""
+    """The stages of the demo: first messages, all writers run, three quarters of the messages, the kill, the others."""
 
     def __init__(self, pipeline: Pipeline, feed: Feed, progress: TableProgress, console: Console) -> None:
         self._feed, self._progress, self._console = feed, progress, console
@@ -122,8 +122,8 @@ class _Stages:
         progress.refresh()
         _check_ends(tuple(statuses.values()))
         if progress.events != progress.messages:
-            # The comparison with the join would not find it: an event of a `latest` group that is written twice changes
-            # no row.
+            # The comparison with the join cannot detect this: an event of a `latest` group that is written twice
+            # changes no row.
             raise DemoFailed(
                 f"the lanes have {progress.events} events, but the topics have {progress.messages} messages"
             )
@@ -133,7 +133,7 @@ class _Stages:
             f"all {progress.total} messages are in the table, each once, after {seconds:.1f} s; "
             f"{statuses[COMPACTION].report.commits} compactions meanwhile\n"
             f"writer {VICTIM!r} was killed when it had committed {committed} of {produced} messages of its topic "
-            f"({progress.wanted[VICTIM]} in the end);\nafter restart {statuses[VICTIM].restarts}, with claim "
+            f"({progress.expected[VICTIM]} in the end);\nafter restart {statuses[VICTIM].restarts}, with claim "
             f"{progress.claims[VICTIM]} of its lane, it continued exactly there"
         )
 
@@ -143,17 +143,17 @@ class _Stages:
         _check_alive(statuses)
         self._progress.refresh()
         now = time.monotonic()
-        due = self._killed is None and self._progress.share(VICTIM) >= KILL_AT
-        behind = self._feed.messages(VICTIM) > self._progress.messages[VICTIM]
-        # After the first part wait until all writers have started. Before the kill hold the rest of the messages back,
-        # so that enough are written after it; but produce more if the writer would otherwise have no batch to be
-        # killed in.
-        hold = self._feed.sent > 0 and not all(self._progress.messages.values())
-        hold |= self._killed is None and self._feed.share >= HOLD_BACK_AT and not (due and not behind)
-        if not self._feed.finished and now >= self._next_part and not hold:
+        is_kill_due = self._killed is None and self._progress.share(VICTIM) >= KILL_AT
+        is_behind = self._feed.messages(VICTIM) > self._progress.messages[VICTIM]
+        # After the first part, wait until all writers have started. Before the kill, hold back the last messages, so
+        # that enough are written after it; but produce more if the writer would otherwise have no batch in which it can
+        # be killed.
+        holds_back = self._feed.parts_sent > 0 and not all(self._progress.messages.values())
+        holds_back |= self._killed is None and self._feed.share >= HOLD_BACK_AT and not (is_kill_due and not is_behind)
+        if not self._feed.finished and now >= self._next_part and not holds_back:
             self._feed.send_part()
             self._next_part = now + PART_SECONDS
-        elif due and behind:
+        elif is_kill_due and is_behind:
             self._kill_until = self._kill_until or now + MID_BATCH_SECONDS
             self._kill(next(status for status in statuses if status.name == VICTIM), at_once=now >= self._kill_until)
         self._compacted = any(status.name == COMPACTION and status.report.commits for status in statuses)
@@ -162,13 +162,13 @@ class _Stages:
 
     @property
     def _done(self) -> object:
-        """All that was done so far; what writers report while they wait does not count."""
+        """State that changes with any progress, but not with reports of writers that wait."""
         commits = dict(self._progress.claims), dict(self._progress.messages)
-        return commits, self._feed.sent, self._killed, self._compacted, self._restarts
+        return commits, self._feed.parts_sent, self._killed, self._compacted, self._restarts
 
     def missing(self) -> list[str]:
-        """What is missing, in words."""
-        missing = missing_messages(self._progress.wanted, self._progress.messages)
+        """Describe what is missing."""
+        missing = missing_messages(self._progress.expected, self._progress.messages)
         if self._killed is None:
             missing.append(f"the kill of writer {VICTIM!r}")
         return missing if self._compacted else [*missing, "a compaction"]
@@ -207,7 +207,7 @@ def _failure_message(status: JobStatus) -> str:
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """The folder of the demo: ``keep``, or a temporary one that is removed at the end.
+    """Create the folder of the demo: ``keep``, or a temporary one that is removed at the end.
 
     Raises:
         InvalidInput: ``keep`` cannot be created, or is not empty.
@@ -217,7 +217,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
         try:
             yield folder
         finally:
-            # Errors are ignored, because a JVM that is ending may remove files at the same time.
+            # Errors are ignored, because a JVM that ends may remove files at the same time.
             shutil.rmtree(folder, ignore_errors=True)
         return
     keep = keep.expanduser().absolute()
@@ -227,5 +227,5 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     except OSError as error:
         raise InvalidInput(f"--keep {keep}: {error.strerror}", hint="give a folder that can be created") from error
     if occupied:
-        raise InvalidInput(f"--keep {keep}: the folder is not empty", hint="give a new folder; nothing is overwritten")
+        raise InvalidInput(f"--keep {keep}: the folder is not empty", hint="give a new or empty folder")
     yield keep

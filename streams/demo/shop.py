@@ -1,8 +1,8 @@
 """The pipeline file of the demo.
 
 It is a file, because users read it: ``weft demo --keep DIR`` leaves it in the folder, and all commands accept it. The
-four topics have four conventions for deletes, times and money (`weft.streams.demo.messages`); an SQL expression in the
-file handles each.
+four topics have different conventions for deletes, times and money (`weft.streams.demo.messages`), which SQL
+expressions in the file handle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SERVERS: Final = "localhost:9092"
 
 
 def write_pipeline(folder: Path, bootstrap_servers: str, *, java_options: str = QUICK_START) -> Path:
-    """Write the pipeline file of a demo whose files are all in ``folder``; returns its path."""
+    """Write the pipeline file of a demo that keeps all its files in ``folder``, and return its path."""
     text = Path(weft.streams.cli.__file__).with_name("demo_pipeline.yaml").read_text(encoding="utf-8")
     path = folder / PIPELINE_FILE
     text = text.replace(_SERVERS, bootstrap_servers).replace(QUICK_START, java_options)

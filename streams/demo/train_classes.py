@@ -1,5 +1,6 @@
-"""Makes the archive of Spark's classes, `weft.streams.spark.class_archive`: a JVM that runs a writer of the demo dumps
-what it has loaded.
+"""Creates the archive of Spark's classes (`weft.streams.spark.class_archive`).
+
+A JVM that runs a writer of the demo writes the classes that it has loaded.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from weft.streams.spark.session import check_java
 from weft.streams.spark.settings import MAKE_ARCHIVE
 
 WRITER: Final = "orders"
-LIMIT_SECONDS: Final = 1_800.0  # half a minute on two idle cores, of which the JVM needs some to write the archive
+LIMIT_SECONDS: Final = 1_800.0  # two idle cores take half a minute, including the writing of the archive
 _OUTPUT_CHARS: Final = 2_000
 
 
 def make_class_archive() -> Path:
-    """Make the archive for this Java and this Spark, or replace it.
+    """Create or replace the archive for the installed versions of Java and Spark.
 
-    Writers may start meanwhile; they find it when it is complete.
+    Writers may start meanwhile; they use the archive when it is complete.
 
     Returns:
-        The archive.
+        Path of the archive.
 
     Raises:
         NotFound: Java is not installed, or there is no folder for caches.
@@ -44,31 +45,31 @@ def make_class_archive() -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="making-") as folder:
-            made = Path(folder, "classes.jsa")
-            output = _run_writer(Path(folder), made)
-            if not made.is_file():
-                raise StoreUnavailable(f"the JVM has not written {made}: {output[-_OUTPUT_CHARS:]}", hint=hint)
-            made.chmod(0o644)
-            made.replace(target)
+            archive = Path(folder, "classes.jsa")
+            output = _run_writer(Path(folder), archive)
+            if not archive.is_file():
+                raise StoreUnavailable(f"the JVM has not written {archive}: {output[-_OUTPUT_CHARS:]}", hint=hint)
+            archive.chmod(0o644)
+            archive.replace(target)
     except OSError as error:
         raise StoreUnavailable(f"{target} cannot be written: {error}", hint=hint) from error
     return target
 
 
-def _run_writer(folder: Path, made: Path) -> str:
-    """Run one writer once; its JVM writes the archive when it ends. Returns the output of both."""
+def _run_writer(folder: Path, archive: Path) -> str:
+    """Run a writer once; its JVM writes the archive when it ends. Returns the output of both."""
     with EmbeddedBroker() as broker:
         feed = Feed(broker, plan_topics(MIN_ROWS))
         while not feed.finished:
             feed.send_part()
-        options = f"'{MAKE_ARCHIVE}{made}'"  # YAML's double quotes are around it
+        options = f"'{MAKE_ARCHIVE}{archive}'"  # within double quotes of YAML
         path = shop.write_pipeline(folder, broker.bootstrap_servers, java_options=options)
         pipeline = load_pipeline(path)
         open_table(pipeline)
-        # Without a supervisor, which would kill the JVM while it writes the archive. The JVM has the same pipe for its
-        # output, so this waits for its end, too.
+        # There is no supervisor, which would kill the JVM while it writes the archive. The JVM writes its output to the
+        # same pipe, so this waits until it has ended, too.
         try:
-            done = subprocess.run(  # noqa: S603 - our own command
+            result = subprocess.run(  # noqa: S603 - our own command
                 writer_job(pipeline, WRITER, once=True).argv,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -80,4 +81,4 @@ def _run_writer(folder: Path, made: Path) -> str:
         except subprocess.TimeoutExpired as error:
             sys.stderr.write(f"the writer did not end within {LIMIT_SECONDS:.0f} s\n")
             return (error.stdout or b"").decode(errors="replace")
-    return done.stdout.decode(errors="replace")
+    return result.stdout.decode(errors="replace")

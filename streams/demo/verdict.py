@@ -1,7 +1,7 @@
 """The end of the demo: queries the table in a Spark session, and compares it with Spark's join.
 
-Shows the results of a few queries, the times of the view and of the join, and whether both are equal. That is a process
-of its own, which can be ended in the middle of a request to Spark, together with its JVM:
+It prints the results of a few queries, the times of the view and of the join, and whether both are equal. It is a
+separate process, which can be killed with its JVM in the middle of a request to Spark:
 
     python -m weft.streams.demo.verdict PIPELINE BOOTSTRAP_SERVERS MESSAGES
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.streams.demo.reference import Comparison
 
 RUNS: Final = 2
-"""Number of times that each query is timed. The fastest counts: the first one includes the warm-up of the JVM."""
+"""Number of runs of each query, of which the fastest is printed: the first one includes the warm-up of the JVM."""
 POLL_SECONDS: Final = 0.1
 DIFFERENT: Final = 4
 """Exit code of the process if the table does not equal the join."""
@@ -61,7 +61,7 @@ def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Consol
 
     Raises:
         Interrupted: See `Watch.check`; every line that the process prints is progress.
-        DemoFailed: The process failed, such as for a table that cannot be read; the message has the end of its log.
+        DemoFailed: The process failed, for example to read the table; the message has the end of its log.
     """
     log = pipeline.state / "logs" / "spark-sql.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -78,13 +78,13 @@ def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Consol
             start_new_session=True,
         )
     assert process.stdout is not None
-    shown: list[str] = []
-    printing = threading.Thread(target=_show_lines, args=(process.stdout, console, shown), daemon=True)
+    lines: list[str] = []
+    printing = threading.Thread(target=_show_lines, args=(process.stdout, console, lines), daemon=True)
     printing.start()
     try:
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            watch.check(len(shown))
+            watch.check(len(lines))
         printing.join()
     finally:
         with contextlib.suppress(ProcessLookupError):  # the JVM has the same process group
@@ -96,9 +96,9 @@ def judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Consol
     return process.returncode == 0
 
 
-def _show_lines(output: IO[str], console: Console, shown: list[str]) -> None:
+def _show_lines(output: IO[str], console: Console, lines: list[str]) -> None:
     for line in output:
-        shown.append(line)
+        lines.append(line)
         console.file.write(line)
         console.file.flush()
 
@@ -118,7 +118,7 @@ def _judge(pipeline: Pipeline, bootstrap_servers: str, rows: int, console: Conso
     try:
         messages = reference.load_topics(spark, bootstrap_servers, folder)
         if messages != rows:
-            console.print(f"the topics hold {messages} messages, not {rows}", style="bold red")
+            console.print(f"the topics have {messages} messages, not {rows}", style="bold red")
             return False
         view, join = spark.table(shop.TABLE), reference.join_query(spark)
         console.print(f"reading every row and column, best of {RUNS}")
@@ -169,8 +169,8 @@ def _show_comparison(comparison: Comparison, console: Console) -> None:
     )
     for place, examples in zip(("snapshot", "join"), comparison.examples, strict=True):
         for example in examples:
-            shown = ", ".join(f"{name}={value!r}" for name, value in example.asDict().items() if value is not None)
-            console.print(f"  only in the {place}: {shown}", markup=False)
+            text = ", ".join(f"{name}={value!r}" for name, value in example.asDict().items() if value is not None)
+            console.print(f"  only in the {place}: {text}", markup=False)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Says when the demo has to end early: after a signal, or when nothing has been done for some time.
+"""Decides when the demo has to end early: after a signal, or without progress for some time.
 
-A signal does not interrupt what runs: it is remembered, and `Watch.check` raises at the next step. So nothing is raised
-inside of another library, which might swallow it or print a stack.
+A signal does not interrupt the running step: it is remembered, and `Watch.check` raises at the next step. So nothing is
+raised inside another library, which might swallow the exception or print a stack.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Interrupted(Exception):
 
 
 class Watch:
-    """Knows whether a signal has come, and since when nothing has changed."""
+    """Remembers a signal, and the time of the last progress."""
 
     def __init__(self, stall_seconds: float) -> None:
         self._stall_seconds = stall_seconds
@@ -30,11 +30,11 @@ class Watch:
         self._since = time.monotonic()
 
     def check(self, state: object) -> None:
-        """Raise if the demo has to end. To be called often.
+        """Raise if the demo has to end. Call it often.
 
         Args:
-            state: All that the demo has done so far: if it differs from that of the last call, there was progress. A
-                slow machine may take as long as it needs.
+            state: State of the demo. If it differs from that of the last call, there was progress, so a slow machine
+                may take as long as it needs.
 
         Raises:
             Interrupted: A signal has come, or the state has not changed for too long.
@@ -48,14 +48,14 @@ class Watch:
             raise Interrupted(f"no progress for {self._stall_seconds:.0f} s")
 
     def notice(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal. The second one changes nothing: the clean-up has time limits of its own."""
+        """Handle a signal. A second signal changes nothing: the clean-up has its own time limits."""
         if self._signal is None:
             self._signal = number
 
 
 @contextmanager
 def watch_signals(stall_seconds: float) -> Iterator[Watch]:
-    """A watch that notices the signals that come during the block.
+    """Return a watch that handles signals during the block.
 
     Args:
         stall_seconds: Longest time without progress.

@@ -1,10 +1,10 @@
 """The messages of the demo: four topics of one wide table, from a seed.
 
-Pure functions (no I/O, clock or global randomness): the same arguments give the same messages. Every stream has
+The functions are pure (no I/O, clock or global randomness): the same arguments give the same messages. Every stream has
 - messages *out of order*: displaced by a little, within and across commits;
 - *late* messages: they arrive long after newer events of their key have been committed;
 - *duplicates*: delivered twice, the copy later;
-- *ties*: events with the key and time of the event before; a sequence number decides;
+- *ties*: events with the key and time of the previous event; a sequence number decides;
 - *deletes*, with another convention in each topic (`weft.streams.demo.shop` reads them);
 - keys that only some of the streams have.
 
@@ -43,7 +43,7 @@ DELETE_SHARE: Final = 0.05
 
 MIN_PARTITIONS: Final = 2
 MAX_PARTITIONS: Final = 32
-"""Maximum number of partitions of a topic: each is a task of every batch, and the broker has one thread."""
+"""Maximum number of partitions of a topic: each takes a task of every batch, and the broker has only one thread."""
 MESSAGE_BYTES: Final = 70
 """Bytes of a message in the broker: twice the 33 of a large batch, because small batches compress worse."""
 
@@ -72,12 +72,12 @@ class Topic:
         return len(self.columns["key"])
 
     def part(self, number: int, parts: int) -> Messages:
-        """The messages of part ``number`` (from 0) of ``parts`` nearly equal ones."""
+        """Return the messages of part ``number`` (from 0) of ``parts`` nearly equal parts."""
         edges = [self.rows * i // parts for i in (number, number + 1)]
         return self.messages(edges[0], edges[1])
 
     def messages(self, start: int, end: int) -> Messages:
-        """The messages from position ``start`` to ``end`` (exclusive). All messages of a key are in one partition."""
+        """Return the messages from position ``start`` to ``end`` (exclusive). Each key has one partition."""
         columns = {name: values[start:end] for name, values in self.columns.items()}
         keys = columns["key"]
         return Messages(
@@ -88,7 +88,7 @@ class Topic:
 
 
 def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
-    """The four topics of a run, with enough partitions that the embedded broker keeps all messages.
+    """Plan the four topics of a run, with enough partitions that the embedded broker keeps all messages.
 
     Args:
         rows: Number of messages of all topics together.
@@ -110,14 +110,14 @@ def plan_topics(rows: int, seed: int = 1) -> dict[str, Topic]:
 
 
 def _partitions(name: str, rows: int, messages: int) -> int:
-    """Number of partitions that a topic of ``messages`` needs."""
+    """Return the number of partitions that a topic of ``messages`` messages needs."""
     need = messages * MESSAGE_BYTES / PARTITION_LIMIT_BYTES
     if need > MAX_PARTITIONS:
         raise InvalidInput(
             f"{rows} rows do not fit into the embedded broker: a partition keeps {PARTITION_LIMIT_BYTES >> 20} MB, "
             f"and topic {name!r} would need {int(need) + 1} partitions of at most {MAX_PARTITIONS}",
-            hint=f"about {int(rows * MAX_PARTITIONS / need) // 100_000 * 100_000} rows fit; "
-            "for more, use a pipeline file with a real Kafka",
+            hint=f"use at most about {int(rows * MAX_PARTITIONS / need) // 100_000 * 100_000} rows, "
+            "or a pipeline file with a real Kafka",
         )
     return max(MIN_PARTITIONS, int(need) + 1)
 
@@ -126,7 +126,7 @@ def _partitions(name: str, rows: int, messages: int) -> int:
 
 
 def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
-    """Events of one stream in order of time: key, time, sequence number, and random numbers for the other fields."""
+    """Create the events of a stream in order of time: key, time, number, and random numbers for the other fields."""
     moments = np.sort(rng.integers(0, _SPAN_MS, count))
     ties = np.flatnonzero(rng.random(count) < TIE_SHARE)
     ties = ties[ties > 0]
@@ -144,7 +144,7 @@ def _events(rng: np.random.Generator, count: int, keys: Ints) -> Columns:
 
 
 def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
-    """The events in order of delivery: some are displaced, some are late, some occur twice."""
+    """Put events into the order of delivery: some are displaced, some are late, some are delivered twice."""
     count = len(columns["key"])
     place = np.arange(count, dtype=np.float64)
     moved = rng.random(count)
@@ -154,13 +154,13 @@ def _delivered(rng: np.random.Generator, columns: Columns) -> Columns:
     copied = np.flatnonzero(rng.random(count) < DUPLICATE_SHARE)
     copies = place[copied] + rng.random(len(copied)) * (count - place[copied])
     order = np.argsort(np.concatenate([place, copies]), kind="stable")
-    # The last events are cut off, so that the number of messages is `count` in spite of the copies.
+    # The last events are cut off, so that there are `count` messages in spite of the copies.
     chosen = np.concatenate([np.arange(count), copied])[order][:count]
     return {name: values[chosen] for name, values in columns.items()}
 
 
 def _keys(rng: np.random.Generator, count: int, keys: int, low: float, high: float) -> Ints:
-    """Random keys from a part of the key space; small keys occur more often."""
+    """Draw random keys from a part of the key space; small keys occur more often."""
     return np.int64(FIRST_KEY + int(low * keys)) + (rng.random(count) ** 1.5 * (high - low) * keys).astype(np.int64)
 
 

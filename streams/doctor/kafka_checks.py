@@ -14,7 +14,7 @@ from weft.streams.doctor.finding import Findings
 from weft.streams.formats.registry import registry_client
 from weft.streams.kafka.offset_plan import Topics
 from weft.streams.kafka.options import KafkaOptions, parse_options
-from weft.streams.kafka.sample import impatient, load_topics, read_newest
+from weft.streams.kafka.sample import limit_requests, load_topics, read_newest
 from weft.streams.pipeline.file.model import WriterSpec
 
 READ: Final = frozenset({"READ", "ALL"})
@@ -33,7 +33,7 @@ def check_source(writer: WriterSpec, count: int, findings: Findings) -> pa.Table
     """
     where = f"writers.{writer.name}"
     with findings.guarded(f"{where}.source"):
-        options = impatient(parse_options(writer.reader_options, default_starting="latest"))
+        options = limit_requests(parse_options(writer.reader_options, default_starting="latest"))
         topics = load_topics(options)
         findings.ok(f"{where}.kafka", f"{options.kafka['bootstrap.servers']} answers")
         messages = sum(log.high - log.low for log in topics.logs.values())

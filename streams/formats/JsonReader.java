@@ -44,12 +44,12 @@ import scala.collection.immutable.Nil$;
 import scala.runtime.AbstractFunction1;
 
 /**
- * Reads messages that are exactly one JSON value: bytes to a row of the value and of the reason why there is none.
+ * Reads messages that are exactly one JSON value: bytes to a row of the value and, if there is none, the reason.
  *
- * Spark's reader of columns (from_json) reads characters instead of bytes. It therefore writes numbers and objects anew
- * where a text is declared, from doubles; it ignores whatever follows the first value; it makes half of a surrogate
- * pair a question mark; and it says neither which field is wrong nor which limit was met. This class walks through
- * objects, arrays and maps itself, keeps the characters of the message, and leaves times and binary values to Spark.
+ * Spark's reader of columns (from_json) reads characters instead of bytes. If a string is declared, it formats numbers
+ * and objects again, from doubles; it ignores anything after the first value; it replaces half of a surrogate pair by a
+ * question mark; and it does not report which field is wrong or which limit was exceeded. This class parses objects,
+ * arrays and maps itself, keeps the characters of the message, and leaves times and binary values to Spark.
  *
  * Spark's compiler (Janino) compiles this file, see weft.streams.spark.java_classes: no lambdas, and no type arguments.
  */
@@ -58,7 +58,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private static final Pattern NUMBER = Pattern.compile("-?[0-9]{1,1000}(\\.[0-9]{1,1000})?([eE][+-]?[0-9]{1,9})?");
     private static final Pattern DAY = Pattern.compile("[+-]?[0-9]+(-[0-9]+(-[0-9]+)?)?");
     private static final Pattern BELOW_MICROSECONDS = Pattern.compile("\\.[0-9]{6}[0-9]*[1-9]");
-    private static final long MOST_SECONDS = Long.MAX_VALUE / 1000000L;
+    private static final long MAX_SECONDS = Long.MAX_VALUE / 1000000L;
     private static final long YEAR_2000_MICROS = 946_684_800_000_000L;
     private static final long YEAR_2100_MICROS = 4_102_444_800_000_000L;
 
@@ -73,13 +73,13 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     private transient Value root;
 
     /**
-     * @param kind of the value. A struct must be an object.
+     * @param kind type of the value. A struct must be an object.
      * @param isKey whether the struct is the key of a message: see Key.
-     * @param exact names of fields in which no two values become one, so a number of more digits than the type has, or
-     *     a time below microseconds, is not of the type.
-     * @param zone of times without one.
+     * @param exact names of fields whose values must not be rounded: a number with more digits than the type, or a time
+     *     with fractions of microseconds, does not fit.
+     * @param zone time zone of times without one.
      * @param notUtf8 the reason for bytes that are not UTF-8.
-     * @param notOneValue the reason for a text that is not one JSON value; of a struct: not one object.
+     * @param notOneValue the reason for a text that is not one JSON value, or for a struct not one object.
      */
     public JsonReader(
         DataType kind, boolean isKey, List exact, String zone, String notUtf8, String notOneValue) {
@@ -186,7 +186,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         return new Other(type, spark.makeConverter(type), isExact);
     }
 
-    /** A value that is not of its type: the path is added on the way out. */
+    /** A value does not fit its type; the path is added while the exception is passed on. */
     private static final class Mismatch extends RuntimeException {
         private final String what;
         private String path = "";
@@ -206,7 +206,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
     }
 
-    /** How the values of one type are read. */
+    /** Reads the values of one type. */
     private abstract static class Value {
         final DataType type;
 
@@ -215,7 +215,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
 
         /**
-         * The value that begins with the current token; afterwards that is its last one.
+         * Reads the value that begins with the current token; afterwards its last token is the current one.
          *
          * @param text all bytes of the message.
          */
@@ -353,7 +353,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
     }
 
-    /** A text; of any other value its characters in the message. */
+    /** A string, or the characters in the message of any other value. */
     private static final class Text extends Value {
         Text(DataType type) {
             super(type);
@@ -407,7 +407,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             this.spark = spark;
         }
 
-        /** A number that the type does not have, such as 1E400, is not infinite. Texts are NaN and infinities. */
+        /** A number out of the range of the type, such as 1E400, is refused. NaN and infinities are texts. */
         @Override
         Object convert(JsonParser parser, byte[] text) throws IOException {
             if (!parser.currentToken().isNumeric()) {
@@ -433,7 +433,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             scale = type.scale();
         }
 
-        /** Digits after those of the type are rounded, unless the value is exact. The exponent is looked at first. */
+        /** Rounds digits beyond the scale of the type, unless the value is exact. The exponent is checked first. */
         @Override
         Object convert(JsonParser parser, byte[] text) throws IOException {
             JsonToken token = parser.currentToken();
@@ -456,7 +456,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
         }
     }
 
-    /** Times, binary values and the rest, as Spark reads them. */
+    /** Times, binary values and other types, which Spark's reader converts. */
     private static final class Other extends Value {
         private final Function1 spark;
         private final boolean isExact;
@@ -472,11 +472,11 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             JsonToken token = parser.currentToken();
             boolean isText = token == JsonToken.VALUE_STRING;
             if (type instanceof DateType && isText && !DAY.matcher(parser.getText()).matches()) {
-                throw mismatch(); // Spark would ignore a time of day, and whatever else follows
+                throw mismatch(); // Spark would ignore a time of day, and anything else that follows
             }
             if (type instanceof TimestampType || type instanceof TimestampNTZType) {
                 if (token == JsonToken.VALUE_NUMBER_INT && (parser.getNumberType() == JsonParser.NumberType.BIG_INTEGER
-                    || parser.getLongValue() > MOST_SECONDS || parser.getLongValue() < -MOST_SECONDS)) {
+                    || parser.getLongValue() > MAX_SECONDS || parser.getLongValue() < -MAX_SECONDS)) {
                     // Spark would multiply it, and let the result overflow.
                     boolean isLong = parser.getNumberType() != JsonParser.NumberType.BIG_INTEGER;
                     if (!isLong || parser.getLongValue() < YEAR_2000_MICROS || parser.getLongValue() > YEAR_2100_MICROS) {
@@ -508,8 +508,8 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
     }
 
     /**
-     * The key of a message: an object, or if it has one field, also the value of that; each of them also as the payload
-     * of Kafka Connect's envelope. A text that begins with neither { nor a quotation mark is a text as it is.
+     * The key of a message: an object, or with exactly one field also the value of that field; either may be the
+     * payload of Kafka Connect's envelope. A key that begins with neither { nor a quotation mark is taken as a string.
      */
     private final class Key extends Value {
         private final Struct fields;
@@ -554,7 +554,7 @@ public final class JsonReader extends AbstractFunction1 implements Serializable 
             return plain(parser, text);
         }
 
-        /** The characters of schema and payload; null for a member that is missing or null. */
+        /** Returns the characters of schema and payload; null for a member that is missing or null. */
         private Object[] enveloped(byte[] text) throws IOException {
             JsonParser parser = factory.createParser(text);
             parser.nextToken();

@@ -1,6 +1,6 @@
-"""Message formats: how the value of a message becomes columns. Adding one is one module here and one line in `FORMATS`.
+"""Message formats: how the value of a message becomes columns. A new format is a module here and a line in `FORMATS`.
 
-The registry names modules instead of importing them, so that a pipeline file is checked without Spark.
+`FORMATS` names modules and does not import them, so that a pipeline file can be checked without Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_format(name: str) -> str:
         InvalidInput: There is no such format; the hint names the formats.
     """
     if name not in FORMATS:
-        raise InvalidInput(f"there is no message format {name!r}", hint=f"formats: {', '.join(FORMATS)}")
+        raise InvalidInput(f"there is no message format {name!r}", hint=f"use one of {', '.join(FORMATS)}")
     return name
 
 
@@ -47,10 +47,10 @@ def load_format(
     expressions: tuple[str, ...] = (),
     exact: AbstractSet[str] = frozenset(),
 ) -> MessageFormat:
-    """The format of that name; the other arguments as in `weft.streams.formats.format_options.format_settings`.
+    """Make a message format; for the other arguments see `weft.streams.formats.format_options.format_settings`.
 
     Raises:
-        InvalidInput: See `check_format`; or an option is wrong.
+        InvalidInput: There is no format of that name, or an option is wrong.
     """
     from weft.streams.formats.format_options import format_settings
 

@@ -25,7 +25,7 @@ _MAGIC_OF_GUID: Final = b"\1"
 
 
 class AvroFormat(WorkerFormat):
-    """The format of messages that are one Avro record."""
+    """The format for messages that are one Avro record."""
 
     names_schema = True
     decode = staticmethod(decode_records)
@@ -39,13 +39,13 @@ class AvroFormat(WorkerFormat):
 
 
 class ProtobufFormat(AvroFormat):
-    """The format of messages that are one Protobuf message."""
+    """The format for messages that are one Protobuf message."""
 
     decode = staticmethod(decode_protobuf)
 
 
 class JsonSchemaFormat(JsonFormat):
-    """One JSON object per message, after the id of its JSON Schema.
+    """The format for messages that are one JSON object after the id of its JSON Schema.
 
     The declared types are checked. The JSON Schema is checked only with the option ``validate``; without it no schema
     is fetched, and no registry is needed.
@@ -90,6 +90,6 @@ def _has_guid(value: Column) -> Column:
 
 
 def _data(value: Column) -> Column:
-    """The bytes after the id of the schema."""
+    """Return the bytes after the id of the schema."""
     start = F.when(_has_guid(value), GUID_BYTES).otherwise(HEADER_BYTES) + 1
     return F.substring(value.cast("binary"), start, F.lit(2**31 - 1))

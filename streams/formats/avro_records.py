@@ -1,8 +1,8 @@
 """Avro records with the wire format of a schema registry. Runs in Spark's workers, so it does not import Spark.
 
-A record is read with the schema that wrote it (fastavro), and its fields are then converted to the declared types by
-their names. So the declared fields are the reader's schema: a field that the writer does not have is NULL, fields that
-are not declared are ignored, and another schema of the writer needs no restart.
+fastavro reads a record with the schema that wrote it. Its fields are then converted to the declared types by name. So
+the declared fields are the reader's schema: a field that the writer's schema lacks is NULL, undeclared fields are
+ignored, and another schema of the writer needs no restart.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from weft.streams.formats.registry import RegistryClient, SchemaId, Schemas, Spl
 from weft.streams.formats.source_type import SourceType
 
 LARGEST_EMPTY: Final = 10_000
-"""Largest number of parts of a value that have no bytes: a few bytes may say that there are billions of them."""
+"""Largest number of parts without bytes in a value: a few bytes may announce billions of such parts."""
 _NUMBER_BYTES: Final = 10
-"""Bytes of the longest number of 64 bits."""
+"""Length of the longest encoded number of 64 bits, in bytes."""
 _LONG_RUN: Final = re.compile(rb"[\x80-\xff]{%d,}" % _NUMBER_BYTES)
 
 
@@ -44,8 +44,8 @@ class WriterSchema:
     """A schema of a writer.
 
     Attributes:
-        native: As fastavro reads it, see `weft.streams.formats.avro_schema.native_schema`.
-        is_record: Whether its values are records, and not, for example, records or null.
+        native: The schema for fastavro, see `weft.streams.formats.avro_schema.native_schema`.
+        is_record: Whether all values are records; false, for example, for a union of a record and null.
         type: The type of its values.
         without_bytes: Whether there may be values without bytes.
     """
@@ -59,15 +59,15 @@ class WriterSchema:
 def decode_records(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
-    A value that is not a record is the value of the declared field, if exactly one is declared.
+    A value that is not a record becomes the value of the declared field, if exactly one field is declared.
 
     Args:
-        settings: How to decode them.
+        settings: Settings of the format.
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the
-        wire format.
+        Structs of `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
+        format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -100,7 +100,7 @@ def decode_avro_events(settings: FormatSettings, values: pa.Array) -> pa.StructA
     """Decode change events of Debezium.
 
     Returns:
-        See `weft.streams.formats.debezium_event.decode_events`, and ``schema_id``.
+        The structs of `weft.streams.formats.debezium_event.decode_events`, with ``schema_id``.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -120,13 +120,13 @@ def decode_avro_events(settings: FormatSettings, values: pa.Array) -> pa.StructA
 
 
 def avro_events_type(settings: FormatSettings) -> pa.DataType:
-    """Type of what `decode_avro_events` returns."""
+    """Return the type of the result of `decode_avro_events`."""
     return pa.struct([*events_type(settings.declared, settings.metadata), pa.field("schema_id", pa.int32())])
 
 
 @lru_cache(maxsize=8)
 def _schemas(settings: FormatSettings) -> Schemas[WriterSchema]:
-    """The schemas of a worker, remembered between batches."""
+    """Return the schemas of a worker, which are kept between batches."""
     client = registry_client(settings.registry)
 
     def fetch(schema_id: SchemaId) -> WriterSchema:
@@ -135,16 +135,16 @@ def _schemas(settings: FormatSettings) -> Schemas[WriterSchema]:
     return Schemas(fetch)
 
 
-def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema:
+def parse_schema(schema: Any, client: RegistryClient, name: str) -> WriterSchema:
     """Parse a schema of the registry and those that it refers to.
 
     Args:
-        schema: From the client, with ``schema_str`` and ``references``.
-        client: For the references.
-        what: Name of the schema in errors.
+        schema: The schema, with ``schema_str`` and ``references``.
+        client: Fetches the references.
+        name: Name of the schema in errors.
 
     Raises:
-        UnknownSchema: It is not a schema of Avro, or the registry does not know a reference.
+        UnknownSchema: The schema is not a schema of Avro, or the registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
     try:
@@ -152,15 +152,15 @@ def parse_schema(schema: Any, client: RegistryClient, what: str) -> WriterSchema
         native, without_bytes = native_schema(avro)
         return WriterSchema(native, avro.kind == "record", source_type(avro), without_bytes)
     except (ValueError, RecursionError) as error:
-        raise UnknownSchema(f"{what} is not a schema of Avro: {error}") from None
+        raise UnknownSchema(f"{name} is not a schema of Avro: {error}") from None
 
 
 def registered_type(schema: Any, client: RegistryClient) -> AvroType:
-    """The type that a schema of the registry is.
+    """Parse a schema of the registry to a type.
 
     Raises:
-        ValueError: It is not a schema of Avro.
-        RecursionError: It is nested too deep.
+        ValueError: The schema is not a schema of Avro.
+        RecursionError: The schema is nested too deep.
         UnknownSchema: The registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
@@ -169,9 +169,9 @@ def registered_type(schema: Any, client: RegistryClient) -> AvroType:
 
 
 def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[SourceType, Any] | str | None]:
-    """Of each value its type and datum, or the reason why it has none, or None.
+    """Yield for each value its type and datum, the reason why it cannot be decoded, or None if there is no value.
 
-    A union of several types is one of them: that which was written.
+    For a union of several types, the type is the branch that was written.
     """
     from fastavro import schemaless_reader
 
@@ -193,7 +193,7 @@ def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[Source
         except TooMuch as reason:
             yield str(reason)
             continue
-        except Exception:  # whatever fastavro raises for bytes that are no data of this schema
+        except Exception:  # fastavro raises many types for bytes that do not fit the schema
             yield "the value cannot be read with its schema of Avro"
             continue
         if file.tell() != len(data):
@@ -209,11 +209,11 @@ def _data(split: Split[WriterSchema], values: pa.Array) -> Iterator[tuple[Source
 
 
 class TooMuch(ValueError):
-    """A message would become more than its bytes; the text is the reason."""
+    """A message claims more content than its bytes can have; the text is the reason."""
 
 
 class _CarefulFile(io.BytesIO):
-    """The bytes of a message, for a reader that asks for a number byte by byte; has a bound for what costs nothing."""
+    """The bytes of a message, for a reader that reads numbers byte by byte; limits numbers, and parts without bytes."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__(data)
@@ -225,7 +225,7 @@ class _CarefulFile(io.BytesIO):
             self._empty += 1
             if self._empty > LARGEST_EMPTY + self.getbuffer().nbytes:
                 raise TooMuch(f"the value has more than {LARGEST_EMPTY:,} parts without bytes")
-        # A number goes on while the highest bit of its bytes is set.
+        # A number continues while the highest bit of its bytes is set.
         self._numbers = self._numbers + 1 if type(size) is int and size == 1 and data >= b"\x80" else 0
         if self._numbers >= _NUMBER_BYTES:
             raise TooMuch(f"a number of the value has more than {_NUMBER_BYTES} bytes")
@@ -233,11 +233,13 @@ class _CarefulFile(io.BytesIO):
 
 
 def _long_runs(values: pa.Array) -> Mapping[int, int]:
-    """The rows that may have a number of more than `_NUMBER_BYTES` bytes, which fastavro reads without a bound.
+    """Find the rows that may have a number of more than `_NUMBER_BYTES` bytes, which fastavro reads without a limit.
+
+    All bytes of a number except the last have their highest bit set.
 
     Returns:
-        Row to the number of places where as many bytes in a row have their highest bit set, as all but the last byte of
-        a number have. Text of other scripts has them too, see `_runs_within`. Two values may share such a place.
+        For each such row, the number of places where `_NUMBER_BYTES` consecutive bytes have their highest bit set. Text
+        of other scripts has such bytes, too, see `_runs_within`. Two values may share such a place.
     """
     offsets, data = (values.buffers()[number] for number in (1, 2))
     if offsets is None or data is None or not len(values):
@@ -260,7 +262,7 @@ def _long_runs(values: pa.Array) -> Mapping[int, int]:
 
 
 def _runs_within(parts: Iterable[Any]) -> int:
-    """The places of `_long_runs` within the texts and bytes of a datum. If those are all, no number has one."""
+    """Count the places of `_long_runs` within the texts and bytes of a datum; if these are all, no number has one."""
     total = 0
     for part in parts:
         kind = type(part)

@@ -1,9 +1,9 @@
-"""Schemas of Avro, resolved: every name is replaced by the type that it means, and every logical type by its meaning.
+"""Resolves schemas of Avro: every name is replaced by its type, and every logical type by its meaning. Pure functions.
 
-Names follow Avro's specification. A name without a dot is in the namespace of the type around it (Java also looks for
-one without a namespace, and so does this module); a name with a dot is a full name, and its ``namespace`` is ignored.
-A reference may also use an alias of a type. A logical type counts only for the types that Avro defines it for, and with
-the attributes that it needs; otherwise the value is that of the type below, as the specification says. Pure.
+Names follow Avro's specification. A name without a dot is in the namespace of the enclosing type (Java also looks for
+one without a namespace, and so does this module); a name with a dot is a full name, and its ``namespace`` is ignored. A
+reference may also use an alias of a type. A logical type applies only to the types for which Avro defines it, and only
+with the attributes that it needs; otherwise, as the specification says, the underlying type is used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ AVRO_TYPES: Final[Mapping[str, tuple[Kind, str]]] = {
     "map": ("map", ""),
     "union": ("union", ""),
 }
-"""Types of Avro: what their values are, and their SQL type; empty if it depends on the parts of the type."""
+"""Types of Avro: the kind of their values, and the SQL type; empty if that depends on the parts of the type."""
 _PRIMITIVE: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _LOGICAL: Final[Mapping[tuple[str, str], tuple[Meaning, bool | None]]] = {
@@ -49,7 +49,7 @@ _LOGICAL: Final[Mapping[tuple[str, str], tuple[Meaning, bool | None]]] = {
 }
 """Type and logical type of Avro to the meaning, and whether it is a time without a time zone.
 
-Times of day, durations and UUIDs as text have no meaning besides that of their type: a number, bytes, a text.
+Times of day, durations and UUIDs as text are left out: their values are plain numbers, bytes and texts.
 """
 _CONNECT_TYPES: Final[Mapping[Meaning, frozenset[str]]] = {
     "date": frozenset({"int"}),
@@ -61,9 +61,9 @@ _CONNECT_TYPES: Final[Mapping[Meaning, frozenset[str]]] = {
 }
 _UUID_BYTES: Final = 16
 PAIR: Final = ("key", "value")
-"""Names of the fields of an entry of a map, as `native_schema` lets fastavro read it and as Kafka Connect writes it."""
+"""Names of the fields of an entry of a map, in the result of `native_schema` and in messages of Kafka Connect."""
 LARGEST_DEPTH: Final = 100
-"""Levels of records, arrays and maps within each other, as in the decoders of Protobuf."""
+"""Largest depth of nested records, arrays and maps, as in the decoders of Protobuf."""
 _LARGEST_SCHEMA: Final = 100_000
 
 
@@ -73,15 +73,15 @@ class TooDeep(ValueError):
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A type of Avro. A type within itself is the same object.
+    """A type of Avro. A recursive type contains itself as the same object.
 
     Attributes:
-        kind: Name of the type in Avro; ``union``; never a reference. An ``error`` is a ``record``.
+        kind: Name of the type in Avro, or ``union``, but never a reference. An ``error`` is a ``record``.
         name: Full name of a record, enum or fixed; otherwise "".
         attributes: Members of its schema as JSON.
-        fields: Of a record.
+        fields: Fields of a record.
         items: Type of the items of an array, or of the values of a map.
-        branches: Of a union.
+        branches: Branches of a union.
     """
 
     kind: str
@@ -93,7 +93,7 @@ class AvroType:
 
     @property
     def value(self) -> AvroType:
-        """The type of the values that are not null: of a union of null and one other type that type."""
+        """The other type of a union of null and one type; for anything else this type."""
         others = [branch for branch in self.branches if branch.kind != "null"]
         return others[0] if len(others) == 1 else self
 
@@ -111,11 +111,11 @@ def parse_avro(texts: Sequence[str]) -> AvroType:
     """Parse a schema.
 
     Args:
-        texts: Schemas as JSON: the schema is the last one, after those that it refers to.
+        texts: Schemas as JSON: the schema is the last one, after the schemas that it refers to.
 
     Raises:
-        ValueError: It is not a schema of Avro, or it names a type that is not defined.
-        RecursionError: It is nested too deep.
+        ValueError: The text is not a schema of Avro, or it names a type that is not defined.
+        RecursionError: The schema is nested too deep.
     """
     schemas = [json.loads(text) for text in texts]
     types = _Types()
@@ -134,10 +134,10 @@ class _Types:
     def __init__(self) -> None:
         self._definitions: dict[str, tuple[Mapping[str, Any], str]] = {}
         self._aliases: dict[str, str] = {}
-        self._known: dict[str, AvroType] = {}
+        self._resolved: dict[str, AvroType] = {}
 
     def collect(self, schema: Any, namespace: str) -> None:
-        """Remember the named types within a schema; ``namespace`` is that of the type around it."""
+        """Remember the named types within a schema; ``namespace`` is that of the enclosing type."""
         if isinstance(schema, list):
             for part in schema:
                 self.collect(part, namespace)
@@ -158,7 +158,7 @@ class _Types:
                 self.collect(schema[inner], namespace)
 
     def resolve(self, schema: Any, namespace: str) -> AvroType:
-        """The type that a schema means within a namespace."""
+        """Return the type that a schema means within a namespace."""
         if isinstance(schema, str):
             return AvroType(schema) if schema in _PRIMITIVE else self._resolve_name(self._find(schema, namespace))
         if isinstance(schema, list):
@@ -188,14 +188,14 @@ class _Types:
                 return full
             if full in self._aliases:
                 return self._aliases[full]
-        raise ValueError(f"its type {name} is not known")
+        raise ValueError(f"its type {name} is not defined")
 
     def _resolve_name(self, name: str) -> AvroType:
-        if name in self._known:
-            return self._known[name]
+        if name in self._resolved:
+            return self._resolved[name]
         schema, namespace = self._definitions[name]
         kind = str(schema["type"])
-        avro_type = self._known[name] = AvroType("record" if kind == "error" else kind, name, schema)
+        avro_type = self._resolved[name] = AvroType("record" if kind == "error" else kind, name, schema)
         if kind == "enum":
             symbols = schema.get("symbols")
             if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
@@ -209,19 +209,19 @@ class _Types:
                     raise ValueError(f"a field of {name} has no name or no type")
                 avro_type.fields.append(AvroField(part["name"], self.resolve(part["type"], namespace), part.get("doc")))
             if len({part.name for part in avro_type.fields}) < len(avro_type.fields):
-                raise ValueError(f"two fields of {name} have one name")
+                raise ValueError(f"two fields of {name} have the same name")
         return avro_type
 
 
 def _name_of(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    """The full name of a named type, and the namespace of the names within it."""
+    """Return the full name of a named type, and the namespace of the names within it."""
     name = schema.get("name")
     if not isinstance(name, str) or not name:
         raise ValueError(f"its type {schema['type']} has no name")
     if "." in name:
         return name, name.rpartition(".")[0]
-    own_namespace = str(schema.get("namespace", namespace))
-    return _full_name(name, own_namespace), own_namespace
+    namespace_of_type = str(schema.get("namespace", namespace))
+    return _full_name(name, namespace_of_type), namespace_of_type
 
 
 def _list_of(schema: Mapping[str, Any], name: str) -> Sequence[Any]:
@@ -230,9 +230,9 @@ def _list_of(schema: Mapping[str, Any], name: str) -> Sequence[Any]:
 
 
 def source_type(avro: AvroType) -> SourceType:
-    """The type of the values as `native_schema` reads them, with the logical types of Avro and of Kafka Connect.
+    """Return the type of values that are read with `native_schema`, with logical types of Avro and Kafka Connect.
 
-    A union of null and one type is that type. Of another union each value says its branch: see `native_schema`.
+    A union of null and one type becomes that type. Values of another union name their branch, see `native_schema`.
     """
     converted: dict[int, SourceType] = {}
 
@@ -263,7 +263,7 @@ def source_type(avro: AvroType) -> SourceType:
 
 
 def meaning_of(avro: AvroType) -> tuple[Meaning, bool | None]:
-    """How the values of a type are interpreted, and whether they are times without a time zone; None: not said."""
+    """Return the meaning of the values of a type, and whether they are times without a zone (None if not specified)."""
     connect = MEANINGS.get(str(avro.attributes.get("connect.name")), "")
     if connect and avro.kind in _CONNECT_TYPES[connect]:
         return connect, None
@@ -278,7 +278,7 @@ def meaning_of(avro: AvroType) -> tuple[Meaning, bool | None]:
 
 
 def decimal_scale(avro: AvroType) -> int | None:
-    """The scale that the schema of a decimal gives: 0 by default, in Kafka Connect's None."""
+    """Return the scale in the schema of a decimal; the default is 0, or None in Kafka Connect's schemas."""
     scale = avro.attributes.get("scale")
     if scale is None and MEANINGS.get(str(avro.attributes.get("connect.name"))) == "decimal":
         parameters = avro.attributes.get("connect.parameters")
@@ -297,25 +297,25 @@ class _NoSymbols(dict[int, str]):
 
 
 class FixedSize(int):
-    """A number of bytes that is the size of a fixed type, so that a reader can tell it from the byte of a number."""
+    """The size of a fixed type as a type of its own, by which a reader distinguishes it from the size of a number."""
 
 
 def native_schema(avro: AvroType) -> tuple[Any, bool]:
-    """The schema with which fastavro reads values, in the form that its ``parse_schema`` returns.
+    """Return the schema with which fastavro reads values, in the form that its ``parse_schema`` returns.
 
-    It describes the same bytes as the schema, but what fastavro returns says more, and what it does has a bound:
+    It describes the same bytes as the schema of Avro, but values contain more details, and reading has limits:
 
     - A value of a union of several types is a dictionary with one member, whose name is the number of the branch. (A
       record adds no bytes, so each branch becomes a record.)
-    - A map is an array of records of `PAIR`, so that a key that is there twice is seen.
-    - Symbols and branches are found by their number in a dictionary. A list would take -1 as the last one.
-    - A type within itself is repeated up to `LARGEST_DEPTH`, where reading ends with `TooDeep`. fastavro recurses in C
-      without a bound, and would end the process.
-    - Nothing is read without asking the file for bytes: null (outside a union) is zero bytes. So a file can count.
+    - A map is an array of records of `PAIR`, so that a repeated key is visible.
+    - Symbols and branches are looked up by number in a dictionary. In a list, -1 would mean the last one.
+    - A recursive type is repeated up to `LARGEST_DEPTH`, where reading ends with `TooDeep`. fastavro itself recurses in
+      C without a limit, and would end the process.
+    - Every value reads bytes from the file: null (outside a union) reads zero bytes. So the file can count values.
 
     Returns:
-        The schema, which is that of a record: if the value is none, of a record whose only field, ``value``, is the
-        value. And whether there are values without bytes.
+        The schema of a record (a value that is not a record becomes the only field, ``value``), and whether there may
+        be values without bytes.
 
     Raises:
         ValueError: The schema is too large.
@@ -365,7 +365,7 @@ def native_schema(avro: AvroType) -> tuple[Any, bool]:
 
 
 def _plain(avro: AvroType) -> tuple[Any, bool]:
-    """The native schema of a type without parts, and whether its values may have no bytes."""
+    """Return the native schema of a type without parts, and whether its values may have no bytes."""
     if avro.kind == "enum":
         return {"type": "enum", "name": "", "symbols": dict(enumerate(avro.attributes["symbols"]))}, False
     if avro.kind in {"fixed", "null"}:

@@ -1,13 +1,13 @@
 """Converts values of messages, as Python objects, to Arrow arrays of the declared types.
 
-A value is converted exactly, or it has a reason why it cannot be. Only these conversions lose digits: a binary
+A value is converted exactly, or it gets a reason why it cannot be converted. Only two conversions lose digits: a binary
 floating-point number becomes a decimal by rounding half up, and nanoseconds become microseconds by rounding down.
 
-A value is interpreted only by what its schema says about it: bytes are a decimal only if the schema says so and gives
-the scale, a number is a date or a time only with its unit, and a value of a union is read as the type that was written.
+Only its schema decides how a value is interpreted: bytes are a decimal only if the schema says so and has the scale, a
+number is a date or a time only with its unit, and a value of a union is read as the type that was written.
 
-Values of a message without a schema do not say everything: whether a number is in milliseconds or microseconds, and
-whether the text of a decimal is the number or Base64. `Unmarked` says it. Without it such a value has a reason.
+Without a schema it is unknown whether a number is in milliseconds or microseconds, and whether the text of a decimal is
+the number or Base64. `Unmarked` determines that. Without it such a value gets a reason.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _KINDS: Final[Mapping[type, str]] = {
     list: "an array",
 }
 _EXACT: Final = Context(prec=80, traps=[InvalidOperation])
-_LARGEST_SCALE: Final = 1000  # no database has more; the integer part of a larger one would fill the memory
+_LARGEST_SCALE: Final = 1000  # no database has a larger one, whose integer part would fill the memory
 _NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")
 """Numbers that JSON lacks, as Debezium writes them."""
-_FLOAT32_LIMIT: Final = float.fromhex("0x1.ffffffp127")  # from here on a number is rounded to infinity
+_FLOAT32_LIMIT: Final = float.fromhex("0x1.ffffffp127")  # this number and larger ones are rounded to infinity
 _INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
 _NUMBER: Final = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|NaN|Infinity)")
 _ENTRY: Final = ("key", "value")
@@ -59,7 +59,7 @@ _PAIR: Final = itemgetter(*_ENTRY)
 
 
 class Mismatch(ValueError):
-    """A value cannot be converted; the text is a part of a sentence that begins with the field."""
+    """A value cannot be converted; the text completes a sentence that begins with the field."""
 
 
 TimestampUnit = Literal["millis", "micros", "nanos"]
@@ -68,12 +68,12 @@ DecimalText = Literal["text", "base64"]
 
 @dataclass(frozen=True, slots=True)
 class Unmarked:
-    """How values are interpreted that have no schema.
+    """How values without a schema are interpreted.
 
     Attributes:
-        timestamps: Unit of a number for a timestamp; None: such a number has a reason.
-        decimals: Encoding of a text for a decimal: ``text`` (``12.50``), or ``base64`` of the unscaled number, whose
-            scale is that of the declared type. None: such a text has a reason.
+        timestamps: Unit of a number for a timestamp. With None such a number cannot be converted.
+        decimals: Encoding of a text for a decimal: ``text`` (``12.50``), or ``base64`` of the unscaled number with the
+            scale of the declared type. With None such a text cannot be converted.
     """
 
     timestamps: TimestampUnit | None = None
@@ -87,9 +87,9 @@ class Field:
     Attributes:
         name: Name of the field.
         type: Declared type.
-        convert: For a value that is not None.
+        convert: Converts a value that is not None.
         direct: Python types of values that Arrow converts without ``convert``.
-        written: Type of such values in the message, which may be narrower than the declared one.
+        written: Type of such values in the message, which may be narrower than the declared type.
     """
 
     name: str
@@ -100,7 +100,7 @@ class Field:
 
 
 def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Field:
-    """How to convert values of a field.
+    """Determine how values of a field are converted.
 
     Args:
         name: Name of the field.
@@ -115,7 +115,7 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
             direct.add(int)
             if _INTEGER_BITS[target] > source.bits:
                 message_type = pa.int32()
-        elif pa.types.is_float64(target):  # Arrow makes a number that a smaller type does not have infinite
+        elif pa.types.is_float64(target):  # not for float32: Arrow converts numbers out of its range to infinity
             direct.add(float)
         elif pa.types.is_string(target):
             direct.add(str)
@@ -130,11 +130,11 @@ def declared_field(name: str, target: pa.DataType, source: SourceType, unmarked:
 
 
 def to_array(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int, str]]:
-    """Values of one field as an array of its declared type.
+    """Convert the values of one field to an array of its declared type.
 
     Returns:
-        The array, with NULL for None and for values that cannot be converted; and by position the reasons of the
-        latter, each a sentence that names the field.
+        The array, with NULL for None and for values that cannot be converted; and the reasons for the latter by
+        position, as sentences that name the field.
     """
     try:
         if set(map(type, values)) <= field.direct:
@@ -161,14 +161,14 @@ def _one_by_one(values: Sequence[Any], field: Field) -> tuple[pa.Array, dict[int
             problems[position] = f"field {field.name!r} has half of a surrogate pair, which is not a character"
             result = None
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {shown(field.type)}"
+            problems[position] = f"field {field.name!r}: {_kind_of(value)} does not fit {type_text(field.type)}"
             result = None
         converted.append(result)
     return pa.array(converted, field.type), problems
 
 
-def shown(target: pa.DataType) -> str:
-    """A type as the user declares it."""
+def type_text(target: pa.DataType) -> str:
+    """Format a type as the user declares it."""
     from weft.storage.core.types import format_type
 
     return format_type(target)
@@ -179,7 +179,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _mismatch(value: Any, target: pa.DataType) -> Mismatch:
-    return Mismatch(f"{_kind_of(value)} is not {shown(target)}")
+    return Mismatch(f"{_kind_of(value)} is not {type_text(target)}")
 
 
 def _converter(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
@@ -232,13 +232,13 @@ def _to_integer(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> 
         if type(value) is not int:
             raise _mismatch(value, target)
         if not -limit <= value < limit:
-            raise Mismatch(f"a number is out of the range of {shown(target)}")
+            raise Mismatch(f"a number is out of the range of {type_text(target)}")
         return value
 
     def convert_decimal(value: Any) -> int:
         number, _ = _decimal(value, target, source, unmarked)
         if number != number.to_integral_value():
-            raise Mismatch(f"a decimal with digits after the point is not {shown(target)}")
+            raise Mismatch(f"a decimal with digits after the point is not {type_text(target)}")
         return convert(int(number))
 
     return convert_decimal if source.meaning in DECIMALS else convert
@@ -257,7 +257,7 @@ def _to_float(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Co
         number = float(value)
         is_meant = type(value) is float and not math.isfinite(value)
         if not is_meant and abs(number) >= limit:
-            raise Mismatch(f"a number is out of the range of {shown(target)}")
+            raise Mismatch(f"a number is out of the range of {type_text(target)}")
         return number
 
     return convert
@@ -269,21 +269,21 @@ def _to_decimal(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> 
     def convert(value: Any) -> Decimal:
         number, exact = _decimal(value, target, source, unmarked)
         if not number.is_finite():
-            raise Mismatch(f"a number that is not finite is not {shown(target)}")
+            raise Mismatch(f"a number that is not finite is not {type_text(target)}")
         if not -limit < number < limit:
-            raise Mismatch(f"a number is out of the range of {shown(target)}")
+            raise Mismatch(f"a number is out of the range of {type_text(target)}")
         fitted = number.quantize(step, rounding=None if exact else "ROUND_HALF_UP", context=_EXACT)
         if exact and fitted != number:
-            raise Mismatch(f"a number has more digits after the point than {shown(target)}")
+            raise Mismatch(f"a number has more digits after the point than {type_text(target)}")
         if not -limit < fitted < limit:
-            raise Mismatch(f"a number is out of the range of {shown(target)}")
+            raise Mismatch(f"a number is out of the range of {type_text(target)}")
         return fitted
 
     return convert
 
 
 def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unmarked) -> tuple[Decimal, bool]:
-    """The number that a value stands for, and whether it is exact: a binary floating-point number is not."""
+    """Return the number that a value stands for, and whether it is exact: a binary floating-point number is not."""
     match value:
         case bool():
             raise _mismatch(value, target)
@@ -298,21 +298,23 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
         case bytes() if source.meaning == "big_decimal":
             return _big_decimal(value), True
         case bytes():
-            raise Mismatch(f"a sequence of bytes is not {shown(target)}: its schema does not say which number it is")
+            raise Mismatch(
+                f"a sequence of bytes is not {type_text(target)}: its schema does not say which number it is"
+            )
         case dict() if _may_be_decimal(source) and {"scale", "value"} <= value.keys():
             return _scale(_unbase64(value["value"], target), value["scale"]), True
         case str() if source.meaning == "decimal":
             return _scale(_unbase64(value, target), source.scale), True
         case str() if source.kind == "any" and unmarked.decimals is None:
             raise Mismatch(
-                f"a text is not {shown(target)}: the message has no schema, which would say how it is encoded "
+                f"a text is not {type_text(target)}: the message has no schema, which would say how it is encoded "
                 "(format_options: decimals)"
             )
         case str() if source.kind == "any" and unmarked.decimals == "base64":
             scale = target.scale if pa.types.is_decimal(target) else 0
             return _scale(_unbase64(value, target), scale), True
         case str() if source.kind in {"any", "string"}:
-            if _NUMBER.fullmatch(value) is None:  # Python takes more: underscores, spaces, digits of other scripts
+            if _NUMBER.fullmatch(value) is None:  # Python also accepts underscores, spaces and digits of other scripts
                 raise _mismatch(value, target)
             try:
                 return _EXACT.create_decimal(value), True
@@ -322,12 +324,12 @@ def _decimal(value: Any, target: pa.DataType, source: SourceType, unmarked: Unma
 
 
 def _may_be_decimal(source: SourceType) -> bool:
-    """Whether an object with a scale and a value is a decimal: one of Debezium, or a message has no schema."""
+    """Whether an object with a scale and a value is a decimal: Debezium's type, or a message without a schema."""
     return source.meaning == "variable_decimal" or source.kind == "any"
 
 
 def _big_decimal(data: bytes) -> Decimal:
-    """A decimal with a scale of its own: the unscaled number as bytes after their number, and the scale, of Avro."""
+    """Decode Avro's big-decimal: the number of bytes, the unscaled number as bytes, and the scale."""
     size, place = _avro_number(data, 0)
     scale, end = _avro_number(data, place + size) if size >= 0 else (0, 0)
     if end != len(data):
@@ -336,7 +338,7 @@ def _big_decimal(data: bytes) -> Decimal:
 
 
 def _avro_number(data: bytes, place: int) -> tuple[int, int]:
-    """A zigzag number of at most 32 bits, and the place after it; -1 and -1 if there is none."""
+    """Decode a zigzag number of at most 32 bits; returns it and the position after it, or -1 and -1 without one."""
     value = 0
     for count, byte in enumerate(data[place : place + 5]):
         value |= (byte & 0x7F) << 7 * count
@@ -359,7 +361,7 @@ def _unbase64(value: Any, target: pa.DataType) -> bytes:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise Mismatch(f"a text is not Base64, as {shown(target)} is encoded") from None
+        raise Mismatch(f"a text is not Base64, as {type_text(target)} is encoded") from None
 
 
 def _to_boolean(target: pa.DataType, source: SourceType) -> Convert:
@@ -423,13 +425,13 @@ def _to_timestamp(target: pa.DataType, source: SourceType, unmarked: Unmarked) -
         if type(value) is int:
             if unit is not None:
                 if source.local is True and target.tz is not None:
-                    raise Mismatch(f"a time without a time zone is not {shown(target)}: declare timestamp_ntz")
+                    raise Mismatch(f"a time without a time zone is not {type_text(target)}: declare timestamp_ntz")
                 if source.local is False and target.tz is None:
-                    raise Mismatch(f"a time with a time zone is not {shown(target)}: declare timestamp")
+                    raise Mismatch(f"a time with a time zone is not {type_text(target)}: declare timestamp")
                 return unit(value)
             if source.kind == "any":
                 raise Mismatch(
-                    f"a number is not {shown(target)}: the message has no schema, which would say its unit "
+                    f"a number is not {type_text(target)}: the message has no schema, which would say its unit "
                     "(format_options: timestamps)"
                 )
         if type(value) is str and source.kind in {"any", "string"}:
@@ -440,13 +442,13 @@ def _to_timestamp(target: pa.DataType, source: SourceType, unmarked: Unmarked) -
 
 
 def _instant(value: str, target: pa.DataType) -> int:
-    """Microseconds since 1970. A text without an offset is in UTC."""
+    """Parse a text to microseconds since 1970. Without an offset it is in UTC."""
     try:
         moment = dt.datetime.fromisoformat(value)
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=dt.UTC)
         elif target.tz is None:
-            raise Mismatch(f"a text with an offset from UTC is not {shown(target)}")
+            raise Mismatch(f"a text with an offset from UTC is not {type_text(target)}")
         return (moment - _EPOCH) // _MICROSECOND
     except (ValueError, OverflowError) as error:
         if isinstance(error, Mismatch):
@@ -459,7 +461,7 @@ def _to_struct(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> C
 
     def convert(value: Any) -> dict[str, Any]:
         if source.kind == "map":
-            raise Mismatch(f"a map is not {shown(target)}")
+            raise Mismatch(f"a map is not {type_text(target)}")
         if not isinstance(value, dict):
             raise _mismatch(value, target)
         return {name: None if (item := value.get(name)) is None else inner(item) for name, inner in fields}
@@ -472,7 +474,7 @@ def _to_list(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Con
 
     def convert(value: Any) -> list[Any]:
         if source.kind == "map":
-            raise Mismatch(f"a map is not {shown(target)}")
+            raise Mismatch(f"a map is not {type_text(target)}")
         if not isinstance(value, list):
             raise _mismatch(value, target)
         return [None if item is None else inner(item) for item in value]
@@ -482,7 +484,7 @@ def _to_list(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Con
 
 def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Convert:
     keys, items = source.keys, source.items
-    # Kafka Connect writes a map whose keys are not texts as an array of pairs: in JSON arrays, in Avro records.
+    # Kafka Connect writes a map whose keys are not texts as an array of pairs: arrays in JSON, records in Avro.
     is_array = source.kind == "array" and items is not None and items.fields.keys() == set(_ENTRY)
     if is_array and items is not None:
         keys, items = items.field("key"), items.field("value")
@@ -511,5 +513,5 @@ def _to_map(target: pa.DataType, source: SourceType, unmarked: Unmarked) -> Conv
 def _distinct(entries: Sequence[tuple[Any, Any]]) -> int:
     try:
         return len(dict(entries))
-    except TypeError:  # keys that have parts
+    except TypeError:  # keys that are not hashable, such as structs
         return len({repr(name) for name, _ in entries})

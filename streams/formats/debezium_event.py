@@ -1,13 +1,13 @@
-"""Change events of Debezium, as Python objects: which row they change, how, and where they are in the source.
+"""Change events of Debezium, as Python objects: which row they change, how, and their position in the source.
 
     {"before": {...}, "after": {...}, "source": {"lsn": 7, ...}, "op": "u", "ts_ms": 1700000000000}
 
 The row is ``after`` of a create (c), update (u) or read of a snapshot (r), and ``before`` of a delete (d). A truncate
 (t) concerns all rows of a table, and a message (m) none: neither has a row.
 
-An update does not have the values of columns that Postgres stores out of line (TOAST) and that did not change. Debezium
-puts a placeholder in their place, whose form depends on the type of the column. Such a column is *unavailable*. A
-declared field that the event does not have at all is *absent*, for example if it was added to the table later.
+An update lacks the values of columns that Postgres stores out of line (TOAST) and that did not change. Debezium puts a
+placeholder in their place, whose form depends on the type of the column. Such a column is *unavailable*. A declared
+field that the event does not have at all is *absent*, for example if it was added to the table later.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SOURCE: Final = pa.schema(
         *((name, pa.decimal128(38, 0)) for name in ("scn", "commit_scn")),
     ]
 )
-"""Fields of ``source`` that `select` sees, of all connectors; NULL where a connector does not have one.
+"""Fields of ``source`` that `select` can use, of all connectors; NULL if a connector does not have the field.
 
 ``scn`` and ``commit_scn`` are numbers here, so that they can order events; Debezium writes them as text.
 """
@@ -62,20 +62,20 @@ TRANSACTION: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventReader:
-    """How the events of one schema are read: the rows before and after."""
+    """Readers of the rows before and after, for the events of one schema."""
 
     before: Reader
     after: Reader
 
 
 def event_reader(row_schema: pa.Schema, source: SourceType, unmarked: Unmarked) -> EventReader:
-    """The reader of events of one type: that of the whole event, or `ANY`."""
+    """Make the reader of events; ``source`` is the type of the whole event, or `ANY`."""
     before, after = (make_reader(row_schema, source.field(name), unmarked) for name in ("before", "after"))
     return EventReader(before, after)
 
 
 def events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
-    """Type of what `decode_events` returns."""
+    """Return the type of the result of `decode_events`."""
     fields = [
         pa.field("message", pa.struct(list(row_schema))),
         pa.field("reason", pa.string()),
@@ -87,24 +87,24 @@ def events_type(row_schema: pa.Schema, metadata: frozenset[str]) -> pa.DataType:
 
 
 def _metadata_types(row_schema: pa.Schema, metadata: frozenset[str]) -> dict[str, pa.DataType]:
-    every = {
+    types = {
         "ts_ms": pa.int64(),
         "source": pa.struct(list(_used_source(metadata))),
         "transaction": pa.struct(list(TRANSACTION)),
         "before": pa.struct(list(row_schema)),
     }
-    return {name: kind for name, kind in every.items() if name in metadata or (name == "source" and kind.num_fields)}
+    return {name: kind for name, kind in types.items() if name in metadata or (name == "source" and kind.num_fields)}
 
 
 def _used_source(metadata: frozenset[str]) -> pa.Schema:
-    """The wanted fields of ``source``."""
+    """Return the requested fields of ``source``."""
     return pa.schema([field for field in SOURCE if not metadata.isdisjoint({"source", f"source.{field.name}"})])
 
 
 def used_metadata(expressions: tuple[str, ...]) -> frozenset[str]:
-    """The parts of `METADATA` that expressions may use: those whose names they contain, or all.
+    """Return the parts of `METADATA` that expressions may use: those whose names they contain, or all.
 
-    Of ``source`` it is single fields, because it has many: ``source.lsn``.
+    For ``source`` these are single fields, because it has many: ``source.lsn``.
     """
     requested: set[str] = set()
     names = {f"source.{name}".lower(): f"source.{name}" for name in SOURCE.names}
@@ -112,8 +112,8 @@ def used_metadata(expressions: tuple[str, ...]) -> frozenset[str]:
         for part, inner in re.findall(
             rf"\b{METADATA}\b`?(?:\s*\.\s*`?(\w+)`?(?:\s*\.\s*`?(\w+))?)?", text, re.IGNORECASE
         ):
-            one = names.get(f"{part}.{inner}".lower())
-            requested.update([one] if one else [part.lower()] if part else METADATA_PARTS)
+            source_field = names.get(f"{part}.{inner}".lower())
+            requested.update([source_field] if source_field else [part.lower()] if part else METADATA_PARTS)
     return frozenset(requested & {*METADATA_PARTS, *names.values()})
 
 
@@ -127,15 +127,15 @@ def decode_events(
     """Decode the events of a batch.
 
     Args:
-        events: For each message its event and how to read it; or the reason why it is none; or None for no value.
+        events: For each message its event and reader, the reason why it is not an event, or None if it has no value.
         row_schema: Declared fields of the row.
         placeholder: Text that stands for an unavailable value.
-        metadata: What is wanted besides: ``ts_ms``, ``source`` or single fields of it (``source.lsn``),
+        metadata: Further parts to return: ``ts_ms``, ``source`` or single fields of it (``source.lsn``),
             ``transaction``, ``before``.
 
     Returns:
-        A struct, see `events_type`. ``op`` is the letter of Debezium. ``unavailable`` and ``absent`` have names of
-        declared fields, and are NULL if there are none.
+        Structs of `events_type`. ``op`` is Debezium's letter. ``unavailable`` and ``absent`` contain names of declared
+        fields, and are NULL if there are none.
     """
     rows = Rows()
     payloads: list[Mapping[str, Any]] = []
@@ -175,7 +175,7 @@ def decode_events(
 
 
 def _problem(payload: Any) -> str | None:
-    """Why a payload does not have a row; None if it has one."""
+    """Return why a payload does not have a row; None if it has one."""
     if not isinstance(payload, dict) or not isinstance(payload.get("op"), str):
         return NOT_AN_EVENT
     operation = payload["op"]
@@ -209,7 +209,7 @@ def _take_unavailable(rows: Rows, row_schema: pa.Schema, placeholder: str) -> li
 
 
 def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
-    """Values that stand for an unavailable value in a column of that type."""
+    """Return the values that stand for an unavailable value in a column of a type."""
     raw = placeholder.encode()
     forms: list[Any] = [placeholder]
     if pa.types.is_binary(kind):
@@ -220,7 +220,7 @@ def _forms(kind: pa.DataType, placeholder: str) -> list[Any]:
         texts = [placeholder, base64.b64encode(raw).decode("ascii"), str(uuid_form)]
         forms += [*([text] for text in texts), [raw], list(raw)]
     elif pa.types.is_map(kind):
-        # As Avro it is read as pairs, see `weft.streams.formats.avro_schema.native_schema`.
+        # A map of Avro is read as pairs, see `weft.streams.formats.avro_schema.native_schema`.
         forms += [{placeholder: placeholder}, [{"key": placeholder, "value": placeholder}]]
     return forms
 
@@ -233,7 +233,7 @@ def _metadata(
     rows: Rows,
     placeholder: str,
 ) -> pa.Array:
-    """A column of the metadata, with these fields; sets the reason of messages whose metadata cannot be converted."""
+    """Return a column of the metadata, and set the reason of messages whose metadata cannot be converted."""
     if fields is None:
         times = [payload.get(name) for payload in payloads]
         return pa.array([at if type(at) is int and abs(at) < 1 << 63 else None for at in times], pa.int64())
@@ -257,10 +257,10 @@ def _metadata(
 
 
 def _as_text(source: Mapping[str, Any], texts: Sequence[str]) -> Mapping[str, Any]:
-    """Fields of ``source`` that are text for one connector and a number for another (``txId``), as text."""
-    odd = {
+    """Convert fields of ``source`` to text that are text for one connector and a number for another (``txId``)."""
+    converted = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name in texts
         if isinstance(value := source.get(name), bool | int)
     }
-    return {**source, **odd} if odd else source
+    return {**source, **converted} if converted else source

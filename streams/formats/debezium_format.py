@@ -1,7 +1,7 @@
 """Debezium: change events of a database, as JSON with or without the schema of Kafka Connect, or as Avro.
 
-The declared fields are those of the row: ``after``, or ``before`` of a delete. `select` and `where` also see the struct
-`METADATA`. Workers of Spark decode in Python (`weft.streams.formats.debezium_json`,
+The declared fields are those of the row: ``after``, or ``before`` of a delete. `select` and `where` can also use the
+struct `METADATA`. Workers of Spark decode in Python (`weft.streams.formats.debezium_json`,
 `weft.streams.formats.avro_records`).
 """
 

@@ -1,11 +1,11 @@
-"""Debezium's JSON: text to change events. Runs in Spark's workers, so it does not import Spark.
+"""Parses Debezium's JSON to change events. Runs in Spark's workers, so it does not import Spark.
 
 Kafka Connect writes the schema with every message, unless ``schemas.enable`` is false:
 
     {"schema": {"type": "struct", "fields": [...]}, "payload": {"before": ..., "after": ..., "op": "u", ...}}
 
-The schema is longer than the event, and it is the same text in all messages of a table. So it is parsed once: the text
-up to the payload is remembered, and the next message that begins with it is parsed from there.
+The schema is longer than the event, and its text is the same in all messages of a table. So it is parsed once: the text
+up to the payload is remembered, and of the next message that begins with this text only the payload is parsed.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ LONG_NUMBER: Final = (
 
 _SCHEMA: Final = '{"schema":'
 _PAYLOAD: Final = ',"payload":'
-_MOST_SCHEMAS: Final = 16  # remembered by a worker; a topic has one for each version of its table
+_MAX_SCHEMAS: Final = 16  # that a worker remembers; a topic has one for each version of its table
 
 
 def decode_json_events(settings: FormatSettings, values: pa.Array) -> pa.StructArray:
     """Decode the values of a batch.
 
     Args:
-        settings: How to decode them.
+        settings: Settings of the format.
         values: Binary; NULL for a message without a value.
 
     Returns:
-        See `weft.streams.formats.debezium_event.decode_events`.
+        The structs of `weft.streams.formats.debezium_event.decode_events`.
     """
     parser = _parser(settings)
     events = [None if value is None else parser.parse(value) for value in values.to_pylist()]
@@ -54,7 +54,7 @@ def decode_json_events(settings: FormatSettings, values: pa.Array) -> pa.StructA
 
 @lru_cache(maxsize=8)
 def _parser(settings: FormatSettings) -> _Parser:
-    """One parser for all batches of a worker, so that schemas are remembered between batches."""
+    """Return the parser for all batches of a worker, which remembers schemas between batches."""
     return _Parser(settings)
 
 
@@ -62,20 +62,20 @@ class _Parser:
     def __init__(self, settings: FormatSettings) -> None:
         self._settings = settings
         self._plain = event_reader(settings.declared, ANY, settings.unmarked)
-        self._known: OrderedDict[str, EventReader] = OrderedDict()
-        # Texts of numbers are kept where digits count.
+        self._readers_by_prefix: OrderedDict[str, EventReader] = OrderedDict()
+        # Numbers are parsed as decimals if a declared field is a decimal, whose digits matter.
         exact = any(_has_decimal(field.type) for field in settings.declared)
-        # The words NaN and Infinity are those texts, as Debezium writes them.
+        # NaN and Infinity are parsed as texts, because Debezium also writes them as texts.
         self._decoder = json.JSONDecoder(parse_float=Decimal if exact else _finite, parse_constant=str)
 
     def parse(self, value: bytes) -> tuple[Any, EventReader] | str:
-        """An event and how to read it, or the reason why the value is none."""
+        """Parse an event; returns it with its reader, or the reason why the value is not an event."""
         try:
             text = value.decode()
         except UnicodeDecodeError:
             return NOT_UTF8
         try:
-            for prefix, reader in self._known.items():
+            for prefix, reader in self._readers_by_prefix.items():
                 if text.startswith(prefix):
                     payload, end = self._decoder.raw_decode(text, len(prefix))
                     if text[end:] == "}":
@@ -86,7 +86,7 @@ class _Parser:
             return NOT_AN_OBJECT
         except RecursionError:
             return TOO_DEEP
-        except ValueError:  # int() of a text with more digits than Python takes
+        except ValueError:  # raised by int() for a text with too many digits
             return LONG_NUMBER
 
     def _parse_whole(self, text: str) -> tuple[Any, EventReader] | str:
@@ -109,13 +109,13 @@ class _Parser:
         _, end = self._decoder.raw_decode(text, len(_SCHEMA))
         if not text.startswith(_PAYLOAD, end):
             return
-        self._known[text[: end + len(_PAYLOAD)]] = reader
-        if len(self._known) > _MOST_SCHEMAS:
-            self._known.popitem(last=False)
+        self._readers_by_prefix[text[: end + len(_PAYLOAD)]] = reader
+        if len(self._readers_by_prefix) > _MAX_SCHEMAS:
+            self._readers_by_prefix.popitem(last=False)
 
 
 def _finite(text: str) -> float | Decimal:
-    """A number; as a decimal if a float would be infinite."""
+    """Parse a number to a float, or to a decimal if the float would be infinite."""
     number = float(text)
     return number if math.isfinite(number) else Decimal(text)
 

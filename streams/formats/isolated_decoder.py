@@ -1,10 +1,10 @@
-"""Decodes values in a process that may die, and finds the values that end it.
+"""Decodes values in a separate process, and finds the values that kill it.
 
-A value that ends the process that decodes it (SIGSEGV in a library, no memory left) would end Spark's worker, and with
-it the batch, which would be tried again for ever. So after a batch has lost workers
-(`weft.streams.write.worker_deaths`), each task decodes in a process beside its worker. That forks a child for each part
-of the values. If the child dies, another one decodes the first half, and then the other. A value that ends a child
-alone, twice, is a dead letter. Other values are decoded as usual.
+A value that kills the process that decodes it (SIGSEGV in a library, no memory left) would kill Spark's worker, and so
+fail the batch, which would be tried again for ever. So after a batch has lost workers
+(`weft.streams.write.worker_deaths`), each task decodes in a process beside its worker. This process forks a child for a
+part of the values. If the child dies, new children decode the two halves, one after the other. A single value that
+kills two children becomes a dead letter. Other values are decoded as usual.
 
     worker  -- pickled decoder, then values as Arrow streams -->  python -m weft.streams.formats.isolated_decoder
             <-- results as Arrow streams, a pickled error, or how the child died --                | fork
@@ -33,23 +33,23 @@ from pyspark import TaskContext
 Decode = Callable[[pa.Array], pa.Array]
 
 ISOLATE: Final = "weft.isolate"
-"""Local property of a Spark job whose tasks decode in a process of their own."""
+"""Local property of a Spark job whose tasks decode in separate processes."""
 ANSWER_SECONDS: Final = 120.0
-"""A child that has not decoded some values by then is ended, as if they had ended it."""
+"""A child that takes longer to decode some values is killed, as if the values had killed it."""
 MAX_DEATHS: Final = 10_000
-"""Limit of child processes that may end while one batch is decoded. If more end, no single message is the cause."""
+"""Limit of the child processes that may die while a batch is decoded. If more die, no single message is the cause."""
 _TRIES: Final = 2
 _LENGTH: Final = struct.Struct("!Q")
 _RESULT, _ERROR, _DIED = b"R", b"E", b"D"
 
 
 class DecoderDied(RuntimeError):
-    """Processes that decode have died for another reason than a single message. Try again."""
+    """Decoding processes have died for another reason than a single message. Try again."""
 
 
 @dataclass(frozen=True, slots=True)
 class MayIsolate:
-    """A decoder that runs in a process of its own if the Spark job asks for it.
+    """A decoder that runs in a separate process if the Spark job has the property `ISOLATE`.
 
     Attributes:
         decode: The decoder, which can be pickled.
@@ -60,7 +60,7 @@ class MayIsolate:
     result: pa.DataType
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """Decode values; the result has as many rows."""
+        """Decode n values to n rows."""
         context = TaskContext.get()
         if context is None or context.getLocalProperty(ISOLATE) is None:
             return self.decode(values)
@@ -68,7 +68,7 @@ class MayIsolate:
 
 
 def decode_isolated(decode: Decode, values: pa.Array, result: pa.DataType) -> pa.Array:
-    """Decode values in another process, and give those that end it a reason.
+    """Decode values in another process; values that kill it get a reason.
 
     Args:
         decode: The decoder.
@@ -76,11 +76,12 @@ def decode_isolated(decode: Decode, values: pa.Array, result: pa.DataType) -> pa
         result: Type of the result, a struct with the field ``reason``.
 
     Returns:
-        As many rows, in the same order. Rows of values that ended the process are NULL in all fields but ``reason``.
+        One row per value, in the same order. Rows of values that killed the process are NULL in all fields but
+        ``reason``.
 
     Raises:
         DecoderDied: More than `MAX_DEATHS` processes have died.
-        Exception: What the decoder raised.
+        Exception: The error of the decoder.
     """
     parts: list[pa.Array] = []
     waiting = [(values, 1)]
@@ -107,7 +108,7 @@ def decode_isolated(decode: Decode, values: pa.Array, result: pa.DataType) -> pa
 
 
 class _Process:
-    """The process that forks; a context manager."""
+    """The process that forks children; a context manager."""
 
     def __init__(self, decode: Decode) -> None:
         self._payload = pickle.dumps(decode)
@@ -122,11 +123,11 @@ class _Process:
         self._end()
 
     def ask(self, values: pa.Array) -> pa.Array | str:
-        """The result for some values, or how the child died of them.
+        """Return the result for some values, or how the child died that decoded them.
 
         Raises:
-            DecoderDied: The process that forks has died, which no value causes.
-            Exception: What the decoder raised.
+            DecoderDied: The process that forks has died, which no value can cause.
+            Exception: The error of the decoder.
         """
         process = self._start()
         assert process.stdin is not None, "it was started with pipes"
@@ -145,7 +146,7 @@ class _Process:
         except (EOFError, BrokenPipeError) as error:
             self._end()
             if is_late.is_set():
-                if len(values) == 1:  # a schema registry may be away: no reason to give up a message
+                if len(values) == 1:  # perhaps a schema registry does not answer, so the message is not a dead letter
                     raise DecoderDied(f"a message was not decoded within {ANSWER_SECONDS:.0f} s") from error
                 return f"they were not decoded within {ANSWER_SECONDS:.0f} s"
             raise DecoderDied("the process that decodes messages has died") from error
@@ -163,10 +164,10 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": path},
-                start_new_session=True,  # its children end with it
+                start_new_session=True,  # one signal kills it and its children
             )
             assert self._running.stdin is not None, "it was started with pipes"
-            with contextlib.suppress(BrokenPipeError):  # then it is found dead when it is asked
+            with contextlib.suppress(BrokenPipeError):  # `ask` will notice that it is dead
                 _send(self._running.stdin, _RESULT, self._payload)
         return self._running
 
@@ -179,9 +180,9 @@ class _Process:
 
 
 def main() -> None:
-    """Decode what comes from standard input, until its end."""
+    """Decode the values on standard input, until its end."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints is not an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # so that output of a library is not taken for an answer
     decode: Decode = pickle.loads(_receive(sys.stdin.buffer)[1])  # noqa: S301 - written by our own worker
     with contextlib.suppress(EOFError):
         while True:
@@ -190,20 +191,20 @@ def main() -> None:
 
 
 def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
-    """The answer of a forked child. This process has no threads, and computes nothing with Arrow, so it can fork."""
+    """Return the answer of a forked child. This process can fork, as it has no threads and does not use Arrow."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             with os.fdopen(write_end, "wb") as pipe:
-                signal.alarm(math.ceil(2 * ANSWER_SECONDS))  # if the worker was killed, nobody else ends this child
+                signal.alarm(math.ceil(2 * ANSWER_SECONDS))  # if the worker was killed, nothing else ends this child
                 try:
                     answer = _RESULT, _to_stream(decode(_from_stream(values)))
                 except Exception as error:
                     answer = _ERROR, _pickle_error(error)
                 _send(pipe, *answer)
         finally:
-            os._exit(0)  # without the clean-up of the process that it is a copy of
+            os._exit(0)  # skips the clean-up of the parent process, of which this is a copy
     os.close(write_end)
     with os.fdopen(read_end, "rb") as pipe:
         try:
@@ -220,7 +221,7 @@ def _in_child(decode: Decode, values: bytes) -> tuple[bytes, bytes]:
 
 
 def _pickle_error(error: Exception) -> bytes:
-    """An error as bytes; one that cannot be pickled as an error with its text."""
+    """Pickle an error; if that fails, a RuntimeError with its text."""
     try:
         content = pickle.dumps(error)
         pickle.loads(content)  # noqa: S301 - what was pickled just now
@@ -236,7 +237,7 @@ def _send(pipe: IO[bytes], kind: bytes, content: bytes) -> None:
 
 
 def _receive(pipe: IO[bytes]) -> tuple[bytes, bytes]:
-    """The kind and the content of a message.
+    """Receive the kind and the content of a message.
 
     Raises:
         EOFError: The other process has ended.

@@ -1,6 +1,4 @@
-"""JSON: the value is the UTF-8 text of exactly one JSON object. `weft.streams.formats.json_reader` says how it is
-read.
-"""
+"""JSON: the value is the UTF-8 text of exactly one JSON object; see `weft.streams.formats.json_reader`."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from weft.streams.formats.message_format import MessageFormat
 
 
 class JsonFormat(MessageFormat):
-    """One JSON object per message. A value with anything after the object is undecodable."""
+    """The format for messages that are one JSON object. A value with anything after the object is undecodable."""
 
     def parse(self, value: Column, fields: StructType) -> Column:
         return read_json(value, fields, exact=self.settings.exact)

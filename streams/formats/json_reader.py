@@ -1,20 +1,21 @@
-r"""Reads JSON in Spark's JVM: bytes that must be exactly one value, with the reason where they are not.
+r"""Reads JSON in Spark's JVM: the bytes must be exactly one value, otherwise there is a reason.
 
-The reader is `JsonReader.java`. What is JSON is up to Jackson, which follows RFC 8259 with these exceptions. It takes
-``NaN``, ``+INF`` and ``Infinity`` with and without a sign for numbers. It refuses more than 1,000 arrays and objects
-within each other, numbers of more than 1,000 characters, and names of more than 50,000 or with half of a surrogate
+The reader is `JsonReader.java`. Its parser is Jackson, which follows RFC 8259 with these exceptions. It accepts
+``NaN``, ``+INF`` and ``Infinity`` with and without a sign as numbers. It refuses more than 1,000 nested arrays and
+objects, numbers of more than 1,000 characters, and names with more than 50,000 characters or with half of a surrogate
 pair.
 
-How values are read:
+Values are read by these rules:
 
-- A text is the text. Any other value that is read as a text keeps its characters: ``1.10``, ``1E400``, ``{"a": 1.10}``.
-- Whole numbers and decimals never pass through a double. A decimal is rounded to the declared scale, half up, and a
-  time to microseconds, down; not so in a field that names a row. A decimal may also be a text. A number that a double
-  or float does not have, such as ``1E400``, is not of the type.
-- A member that is not declared is skipped, a declared one that is missing is NULL. Names are case-sensitive.
-- A declared member that is there twice, a map with a key twice, and half of a surrogate pair (``"\ud800"``) have a
-  reason: which of the two is meant, or which character, nobody knows.
-- A number for a timestamp is in seconds. The text of a date is only a date.
+- A string of JSON is its text. Any other value for a declared string keeps its characters: ``1.10``, ``1E400``,
+  ``{"a": 1.10}``.
+- Integers and decimals are never converted to a double. A decimal is rounded half up to the declared scale, and a time
+  down to microseconds, but not in a field that identifies a row. A decimal may also be a string. A number out of the
+  range of a double or float, such as ``1E400``, does not fit the type.
+- A member that is not declared is skipped, and a declared member that is missing is NULL. Names are case-sensitive.
+- A repeated declared member, a map with a repeated key, and half of a surrogate pair (``"\ud800"``) are refused,
+  because it is unknown which value or character is meant.
+- A number for a timestamp is in seconds. The text of a date must be a date without a time.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ def read_json(
 
     Args:
         value: The bytes of the messages.
-        fields: Fields of the object. Spark's tables may have NULL in each of them, and in nested ones.
-        is_key: Read the key of a message. If there is exactly one field it may also be the value of it; and both may be
-            in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. A key that begins with neither ``{``
-            nor ``"`` is a text as it is, if the field is one. Nothing is rounded.
-        exact: Fields whose values are not rounded, either.
+        fields: Fields of the object. All of them are nullable in the result, nested ones, too.
+        is_key: Read the key of a message. With exactly one field, the key may also be the value of that field. Both
+            forms may be in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. If the field is a string,
+            a key that begins with neither ``{`` nor ``"`` is taken as its text. Nothing is rounded.
+        exact: Fields of a message whose values must not be rounded.
 
     Returns:
-        Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, string: why not. NULL
-        where ``value`` is NULL.
+        Struct of ``value``, a struct of the fields, NULL if it cannot be read; and ``reason``, a string that says why.
+        The struct is NULL where ``value`` is NULL.
 
     Raises:
-        InvalidInput: A map has keys that are no texts, Spark is another one than weft is made for, or the session has
-            artifacts of its own: its executors do not load the class.
+        InvalidInput: A map has keys that are not strings, the version of Spark does not fit, or the session has
+            artifacts of its own, so that its executors do not load the class.
     """
     _check_maps(fields)
     context, jvm = SparkContext._active_spark_context, SparkContext._jvm  # noqa: SLF001 - no public way to the JVM
@@ -63,7 +64,7 @@ def read_json(
     spark = SparkSession.active()
     if spark._jsparkSession.artifactManager().state() is not None:  # noqa: SLF001 - as above
         hint = "add jars and files to the context (spark.jars, spark.files) instead of the session"
-        raise InvalidInput("JSON cannot be decoded in a Spark session with artifacts of its own", hint=hint)
+        raise InvalidInput("JSON cannot be decoded in a Spark session that has its own artifacts", hint=hint)
     kind = java.org.apache.spark.sql.types.DataType.fromJson(fields.json()).asNullable()
     zone = spark.conf.get("spark.sql.session.timeZone")
     names = java.java.util.ArrayList()
@@ -93,7 +94,7 @@ def _check_maps(kind: DataType) -> None:
         case MapType():
             if not isinstance(kind.keyType, StringType):
                 raise InvalidInput(
-                    f"{kind.simpleString()}: the keys of a map are texts in JSON",
+                    f"{kind.simpleString()}: the keys of a map in JSON are strings",
                     hint="declare map<string,...>, and cast its keys in select",
                 )
             _check_maps(kind.valueType)

@@ -1,5 +1,6 @@
-"""Fields that a JSON Schema declares, see `weft.streams.formats.schema_fields`: the types of Spark's JSON reader.
-Pure.
+"""Lists the fields that a JSON Schema declares, with the types of weft's JSON reader. Pure functions.
+
+See `weft.streams.formats.schema_fields`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from weft.streams.formats.schema_fields import (
 
 
 def json_schema_fields(schema: Any, documents: Mapping[str, Any]) -> SchemaFields | None:
-    """The properties of an object of JSON Schema; None for a schema that is not an object.
+    """Return the properties of an object of JSON Schema; None for a schema that is not an object.
 
     Args:
         schema: A schema, as JSON.
-        documents: Schemas that it refers to, by the name of the reference.
+        documents: Schemas that the schema refers to, by the name of the reference.
     """
     root, whole = _json_target(schema, schema, documents, frozenset())
     properties = root.get("properties") if isinstance(root, Mapping) else None
@@ -51,7 +52,7 @@ def _may_be_null(schema: Any) -> bool:
 
 
 def _json_target(schema: Any, whole: Any, documents: Mapping[str, Any], within: frozenset[str]) -> tuple[Any, Any]:
-    """The schema that a reference means, and the document that it is in."""
+    """Return the schema that a reference means, and the document that contains it."""
     if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
         return schema, whole
     reference = str(schema["$ref"])
@@ -104,7 +105,7 @@ def _json_sql(schema: Any, whole: Any, documents: Mapping[str, Any], within: fro
         values = schema.get("additionalProperties")
         if isinstance(values, Mapping):
             return f"map<string,{_json_sql(values, whole, documents, within)}>"
-        return "string"  # any object, as its JSON text
+        return "string"  # the JSON text of any object
     if kind == "string":
         if schema.get("contentEncoding") == "base64":
             return "binary"

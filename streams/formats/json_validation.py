@@ -1,12 +1,12 @@
 """Validates JSON with the JSON Schema that a message names. Runs in Spark's workers, so it does not import Spark.
 
-The validator is that of confluent-kafka's deserializer (`jsonschema`), and so are its rules: the draft is that of
-``$schema``, and ``format`` is not checked. A reference is looked up among those that the registry knows for the schema,
+The validator (`jsonschema`) and its rules are those of confluent-kafka's deserializer: the draft is that of
+``$schema``, and ``format`` is not checked. A reference is looked up among those that the registry has for the schema,
 and never fetched from an address in the schema.
 
-A value that cannot be validated is not valid. Each has `MOST_SECONDS` of CPU time: a pattern such as ``^(a+)+$`` needs
-more than the age of the world for some short texts. The signal of a timer ends also the loop of a regular expression,
-which is C code; it is delivered only to the main thread, in which Spark's workers run.
+A value that cannot be validated is not valid. The limit for a value is `MAX_SECONDS` of CPU time: a pattern such as
+``^(a+)+$`` takes longer than the age of the universe for some short texts. The signal of a timer can interrupt a
+regular expression, which runs in C; it is delivered only to the main thread, in which Spark's workers run.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import pyarrow as pa
 from weft.streams.formats.format_options import FormatSettings
 from weft.streams.formats.registry import NO_HEADER, RegistryClient, SchemaId, Schemas, UnknownSchema, registry_client
 
-MOST_SECONDS: Final = 1.0
-"""CPU time for one value. A value of 1 MB with ordinary rules takes a tenth of it."""
+MAX_SECONDS: Final = 1.0
+"""Limit of the CPU time for one value. A value of 1 MB with ordinary rules takes a tenth of it."""
 TOO_DEEP: Final = "the value, or its JSON Schema, has too many arrays and objects within each other to be checked"
 _SHOWN: Final = 80
 _SHOWN_PROBLEM: Final = 160
 
 
 def validate_values(settings: FormatSettings, values: pa.Array) -> pa.Array:
-    """Why values do not match their schema.
+    """Return why values do not match their schema.
 
-    A reason names the place and the rule, and not the value: so equal mistakes have equal reasons.
+    A reason names the place and the rule, but not the value, so that equal mistakes have equal reasons.
 
     Args:
-        settings: Those of the registry's client are used.
+        settings: Settings of the format; those of the registry's client are used.
         values: Binary; NULL for a message without a value.
 
     Returns:
@@ -60,7 +60,7 @@ def validate_values(settings: FormatSettings, values: pa.Array) -> pa.Array:
 
 
 class _TimeIsUp(Exception):
-    """A value has had its CPU time."""
+    """The CPU time for a value is used up."""
 
 
 def _end(_number: int, _frame: object) -> None:
@@ -68,17 +68,17 @@ def _end(_number: int, _frame: object) -> None:
 
 
 def _reason_in_time(validator: Any, data: bytes) -> str | None:
-    # A collection of garbage takes a second where a process holds millions of objects, none of them of this value.
+    # A garbage collection takes a second in a process with millions of objects, which do not belong to this value.
     collects = gc.isenabled()
     gc.disable()
     try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
         try:
             return _reason(validator, data)
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except _TimeIsUp:
-        return f"the value takes more than {MOST_SECONDS:g} s to check with its JSON Schema"
+        return f"the value takes more than {MAX_SECONDS:g} s to check with its JSON Schema"
     finally:
         if collects:
             gc.enable()
@@ -86,7 +86,7 @@ def _reason_in_time(validator: Any, data: bytes) -> str | None:
 
 @lru_cache(maxsize=8)
 def _validators(settings: FormatSettings) -> Schemas[Any]:
-    """The validators of a worker, remembered between batches."""
+    """Return the validators of a worker, which are kept between batches."""
     client = registry_client(settings.registry)
     return Schemas(lambda schema_id: _load(client, schema_id))
 
@@ -113,25 +113,25 @@ def _load(client: RegistryClient, schema_id: SchemaId) -> Any:
 
 
 def referenced_documents(schema: Any, client: RegistryClient) -> Mapping[str, Any]:
-    """All schemas that a schema of the registry refers to, also through others, by the name of the reference.
+    """Fetch all schemas that a schema of the registry refers to, also indirectly, by the name of the reference.
 
     Raises:
-        UnknownSchema: The registry lacks one.
-        ValueError: One is not JSON.
+        UnknownSchema: The registry lacks one of the schemas.
+        ValueError: One of the schemas is not JSON.
     """
     return {name: json.loads(text) for name, text in client.references(schema).items()}
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, _schema: Any) -> Iterator[Any]:
-    """The rule ``uniqueItems``. That of `jsonschema` compares each two objects of an array."""
+    """Check the rule ``uniqueItems``; the implementation of `jsonschema` compares all pairs of objects of an array."""
     from jsonschema.exceptions import ValidationError
 
     if unique and validator.is_type(instance, "array") and len(set(map(_hashable, instance))) < len(instance):
-        yield ValidationError("an item is there twice")
+        yield ValidationError("an item is repeated")
 
 
 def _hashable(value: Any) -> Any:
-    """A value that is equal for equal values of JSON: 1 and 1.0 are, 1 and true are not."""
+    """Convert a value to a hashable one that is equal for equal JSON: 1 and 1.0 are equal, 1 and true are not."""
     match value:
         case dict():
             return "object", frozenset((name, _hashable(item)) for name, item in value.items())
@@ -150,7 +150,7 @@ def _reason(validator: Any, data: bytes) -> str | None:
     except RecursionError:
         return TOO_DEEP
     except ValueError:
-        return None  # not JSON, which the decoder says
+        return None  # the decoder reports that it is not JSON
     try:
         error = next(validator.iter_errors(value), None)
     except _TimeIsUp:

@@ -15,12 +15,12 @@ from weft.streams.formats.format_options import FormatSettings
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a format knows of a message besides its fields; None where it does not know it.
+    """Columns with details of a message besides its fields; None if the format does not have the detail.
 
     Attributes:
         operation: ``upsert`` or ``delete``, string: the default of the column ``_op``.
-        unavailable: Names of fields whose value the message does not have, although the row has one; array of strings,
-            or NULL. The columns that use them stay as they are.
+        unavailable: Names of fields whose value the row has and the message lacks; array of strings, or NULL. The
+            columns that use them keep their present values.
         absent: Names of declared fields that the message does not have at all; array of strings, or NULL.
         metadata: Further columns for `select` and `where`, by name.
         schema_id: Id of the message's schema in the registry, integer.
@@ -41,10 +41,10 @@ class MessageFormat(ABC):
     """
 
     reserved: ClassVar[tuple[str, ...]] = ()
-    """Names of the columns in `Extras.metadata`, which no field of a message may have."""
+    """Names of the columns in `Extras.metadata`, which fields of a message must not have."""
 
     names_schema: ClassVar[bool] = False
-    """Whether a message names its schema before the data. If a header of Kafka does, `parse` gets it there, too."""
+    """Whether a message begins with the id of its schema. An id in a header of Kafka is put there before `parse`."""
 
     def __init__(self, settings: FormatSettings) -> None:
         self.settings = settings
@@ -58,17 +58,17 @@ class MessageFormat(ABC):
             fields: The declared fields of the message.
 
         Returns:
-            Any type that `message` and `reason` understand. Must not fail for any value: use ``try_cast``, and let
-            `reason` report what could not be cast.
+            Any type that `message` and `reason` understand. It must not fail for any value: use ``try_cast``, and let
+            `reason` report values that could not be cast.
         """
 
     @abstractmethod
     def message(self, parsed: Column) -> Column:
-        """The decoded message: a struct of the declared fields. Its content does not matter if there is a reason."""
+        """Return the decoded message, a struct of the declared fields. It is not used if there is a reason."""
 
     @abstractmethod
     def reason(self, parsed: Column, value: Column, fields: StructType) -> Column:
-        """Why the value cannot be decoded, string; NULL if it was decoded as a whole. Not used for a NULL value.
+        """Return a string that says why the value cannot be decoded; NULL if it can. It is not used for a NULL value.
 
         Args:
             parsed: The result of `parse`.
@@ -77,5 +77,5 @@ class MessageFormat(ABC):
         """
 
     def extras(self, parsed: Column) -> Extras:
-        """What the format knows of a message besides its fields."""
+        """Return details of a message besides its fields."""
         return Extras()

@@ -1,10 +1,10 @@
 """Protobuf messages with the wire format of a schema registry. Runs in Spark's workers, so it does not import Spark.
 
-    00  00 00 00 07  indexes  ...       the indexes say which message type of the schema it is
+    00  00 00 00 07  indexes  ...       the indexes identify the message type in the schema
 
-The registry gives the descriptor of a schema (``format=serialized``), so no Protobuf compiler and no generated code is
-needed. A field is found by its name in the schema, or by its JSON name. A field without presence has its default value
-(0, "", false) where it was not sent, as Protobuf defines; any other field that was not sent is NULL.
+The registry returns the descriptor of a schema (``format=serialized``), so neither a Protobuf compiler nor generated
+code is needed. A field is found by its name in the schema, or by its JSON name. As Protobuf defines, a field without
+presence has its default value (0, "", false) if it was not sent; any other field that was not sent is NULL.
 """
 
 from __future__ import annotations
@@ -48,32 +48,33 @@ KNOWN_FILES: Final[Mapping[str, str]] = {
     "confluent/type/decimal.proto": "confluent_kafka.schema_registry.confluent.type.decimal_pb2",
     "confluent/types/decimal.proto": "confluent_kafka.schema_registry.confluent.types.decimal_pb2",
 }
-"""Files that a schema may import without a reference, and the modules that have them.
+"""Files that a schema may import without a reference, and the modules that contain them.
 
-A name that a schema gives is never imported: that would run any module of the machine whose name ends in ``_pb2``.
+A name from a schema is never imported as a module: that could run any module whose name ends in ``_pb2``.
 """
 _SHAPES: Final[Mapping[str, Mapping[str, str]]] = {
     "google.protobuf.Timestamp": {"seconds": "INT64", "nanos": "INT32"},
     "google.type.Decimal": {"value": "STRING"},
     "confluent.type.Decimal": {"value": "BYTES", "scale": "INT32"},
 }
-"""Message types whose values are no records, and the fields that they must have: a schema may define another one."""
+"""Message types whose values are not records, and the fields by which they are recognized: a schema may define another
+type of the same name."""
 LARGEST_BYTES: Final = 512 * 1024 * 1024
-"""Largest memory of the parsed messages of one value."""
+"""Limit of the memory of the parsed messages of one value."""
 _FIELD_BYTES: Final = 8
 _MESSAGE_BYTES: Final = 64
 LARGEST_DEPTH: Final = 100
-"""Levels of messages within each other that Protobuf's decoder reads."""
+"""Limit of the depth of nested messages in Protobuf's decoder."""
 DEEP: Final = f"the value is nested deeper than {LARGEST_DEPTH} levels"
 NO_INDEXES: Final = "the value does not name a message type of its Protobuf schema"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Message:
-    """A message type: how to parse it, and how to get a record of the declared fields.
+    """A message type: functions that parse it, and that make a record of the declared fields.
 
     Attributes:
-        widest: Bytes that the largest message within a message takes when it is parsed; 0 if there is none.
+        widest: Size in memory of the largest type of nested messages, in bytes; 0 if there is none.
     """
 
     parse: Callable[[bytes], Any]
@@ -87,12 +88,12 @@ def decode_protobuf(settings: FormatSettings, values: pa.Array) -> pa.StructArra
     """Decode the values of a batch.
 
     Args:
-        settings: How to decode them.
+        settings: Settings of the format.
         values: Binary; NULL for a message without a value.
 
     Returns:
-        A struct, see `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the
-        wire format.
+        Structs of `weft.streams.formats.records.rows_type`. ``schema_id`` is NULL if the value does not have the wire
+        format.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -102,7 +103,7 @@ def decode_protobuf(settings: FormatSettings, values: pa.Array) -> pa.StructArra
 
 @lru_cache(maxsize=8)
 def _decoder(settings: FormatSettings) -> _Decoder:
-    """One decoder for all batches of a worker, so that schemas are remembered between batches."""
+    """Return the decoder for all batches of a worker, which remembers schemas between batches."""
     return _Decoder(settings.declared, registry_client(settings.registry))
 
 
@@ -135,14 +136,14 @@ class _Decoder:
                 is_deep = "MaxDepth" in str(error)
                 rows.refuse(DEEP if is_deep else "the value cannot be read with its schema of Protobuf")
                 continue
-            except ValueError:  # a text of proto2 may be any bytes
+            except ValueError:  # a string of proto2 may contain any bytes
                 rows.refuse("the value cannot be read with its schema of Protobuf")
                 continue
             rows.add(record, kind.reader)
         return rows_array(rows, split.ids, self._declared)
 
     def _find_type(self, file: Any, data: bytes) -> tuple[_Message, bytes] | str:
-        """The message type of a value and the message; or why there is none."""
+        """Return the message type of a value, and the message; or the reason why there is none."""
         split = split_indexes(data)
         if split is None:
             return NO_INDEXES
@@ -168,13 +169,13 @@ class _Decoder:
 
 
 def _widest(message: Any) -> int:
-    """Bytes of the largest message within messages of a type, when it is parsed; 0 if there is none."""
-    types, rest = {}, [message]
-    while rest:
-        for one in rest.pop().fields:
-            if one.message_type is not None and one.message_type.full_name not in types:
-                types[one.message_type.full_name] = _size_of(one.message_type)
-                rest.append(one.message_type)
+    """Return the size in memory of the largest type of messages nested in a type, in bytes; 0 if there is none."""
+    types, remaining = {}, [message]
+    while remaining:
+        for field in remaining.pop().fields:
+            if field.message_type is not None and field.message_type.full_name not in types:
+                types[field.message_type.full_name] = _size_of(field.message_type)
+                remaining.append(field.message_type)
     return max(types.values(), default=0)
 
 
@@ -183,9 +184,10 @@ def _size_of(message: Any) -> int:
 
 
 def parsed_bytes(data: bytes, message: Any) -> int:
-    """Bytes that the messages within a value take when it is parsed, at least; 0 if it cannot be parsed.
+    """Return a lower bound of the memory of the nested messages of a value, in bytes; 0 if it cannot be parsed.
 
-    A parsed message has room for all its fields, and takes two bytes of a value: so a few bytes can fill the memory.
+    A parsed message has room for all its fields, but may take only two bytes of a value: so a small value can fill the
+    memory.
 
     Args:
         data: The value.
@@ -198,20 +200,20 @@ def parsed_bytes(data: bytes, message: Any) -> int:
 
 
 class _Walk:
-    """Reads the fields of a value, without their values."""
+    """Walks through the encoded fields of a value without decoding their values."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._fields: dict[str, dict[int, Any]] = {}
 
     def within(self, message: Any, place: int, end: int, depth: int) -> tuple[int, int]:
-        """The bytes of the messages between two places, and the place after the last field; a group ends itself.
+        """Return the memory of the messages between two positions, and the position after the last field.
 
         Args:
             message: Descriptor of the type; None for a group that the schema does not have.
-            place: Of the first field.
-            end: The place after the message.
-            depth: Messages around it.
+            place: Position of the first field.
+            end: Position after the message; a group may end before it.
+            depth: Number of enclosing messages.
         """
         if depth > LARGEST_DEPTH:
             raise ValueError
@@ -237,12 +239,12 @@ class _Walk:
         return total, place
 
     def _messages_of(self, message: Any) -> dict[int, Any]:
-        """The types of the fields of a message type that are messages, by their number."""
+        """Return the types of the fields that are messages, by field number."""
         if message is None:
             return {}
         if message.full_name not in self._fields:
             self._fields[message.full_name] = {
-                one.number: one.message_type for one in message.fields if one.message_type is not None
+                field.number: field.message_type for field in message.fields if field.message_type is not None
             }
         return self._fields[message.full_name]
 
@@ -257,7 +259,7 @@ class _Walk:
 
 
 def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
-    """The descriptor of a message type of a file; None if the file does not have it.
+    """Return the descriptor of a message type of a file; None if the file does not have it.
 
     Args:
         file: Descriptor of the file.
@@ -265,7 +267,7 @@ def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-    plain = FileDescriptorProto()  # types by index; a descriptor has them by name
+    plain = FileDescriptorProto()  # has types by index; a descriptor has them by name
     file.CopyToProto(plain)
     names, inner = [], plain.message_type
     for index in indexes:
@@ -280,9 +282,9 @@ def message_type(file: Any, indexes: tuple[int, ...]) -> Any | None:
 
 
 def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes] | None:
-    """The indexes of a message type and the rest; None if there are none.
+    """Split a value into the indexes of its message type and the message; None if there are no indexes.
 
-    Signed numbers of variable length: their count, then as many. A single zero stands for the first type.
+    Indexes are signed numbers of variable length, after their count. A single zero stands for the first type.
     """
     count, place = _number(data, 0)
     if count == 0:
@@ -299,7 +301,7 @@ def split_indexes(data: bytes) -> tuple[tuple[int, ...], bytes] | None:
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """A zigzag number and the place after it; -1 if there is none."""
+    """Decode a zigzag number; returns it, or -1 if there is none, and the position after it."""
     value = shift = 0
     while place < len(data) and shift < 64:
         byte = data[place]
@@ -311,16 +313,16 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
     return -1, place
 
 
-def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
-    """The descriptor of a schema's file, with those that it refers to.
+def load_file(schema: Any, client: RegistryClient, schema_name: str) -> Any:
+    """Load the descriptor of a schema's file, and those of the files that it refers to.
 
     Args:
-        schema: From the client, ``format=serialized``.
-        client: For the references.
-        what: Name of the schema in errors.
+        schema: The schema, requested with ``format=serialized``.
+        client: Fetches the references.
+        schema_name: Name of the schema in errors.
 
     Raises:
-        UnknownSchema: It is not a descriptor, or the registry does not know a reference.
+        UnknownSchema: The schema is not a descriptor, or the registry does not know a reference.
         RegistryUnavailable: The registry does not answer.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -336,7 +338,7 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
         try:
             plain.ParseFromString(base64.b64decode(text, validate=True))
         except (ValueError, DecodeError):
-            raise UnknownSchema(f"{what} is not given as a descriptor (format=serialized): {name}") from None
+            raise UnknownSchema(f"{schema_name} is not given as a descriptor (format=serialized): {name}") from None
         for dependency in plain.dependency:
             if dependency not in added_names:
                 added_names.add(dependency)
@@ -349,11 +351,11 @@ def load_file(schema: Any, client: RegistryClient, what: str) -> Any:
             add(name, text)
         return pool.FindFileByName("weft_schema.proto")
     except (TypeError, KeyError, RecursionError) as error:
-        raise UnknownSchema(f"{what} cannot be loaded: {error}") from None
+        raise UnknownSchema(f"{schema_name} cannot be loaded: {error}") from None
 
 
 def _add_known(pool: Any, name: str, added_names: set[str]) -> None:
-    """Add a file that comes with Protobuf or the client, and those that it needs."""
+    """Add a file that is part of Protobuf or the client, and the files that it imports."""
     import importlib
 
     from google.protobuf import descriptor_pool
@@ -376,48 +378,48 @@ def _add_known(pool: Any, name: str, added_names: set[str]) -> None:
 
 
 def _by_json_name(message: Any, name: str) -> Any:
-    return next((one for one in message.fields if one.json_name == name), None)
+    return next((field for field in message.fields if field.json_name == name), None)
 
 
-def field_getter(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
-    """How to get the value of a field from its message, and the type of the values.
+def field_getter(field: Any, target: pa.DataType) -> tuple[Get, SourceType]:
+    """Return a function that gets the value of a field from its message, and the type of the values.
 
     Args:
-        one: Descriptor of the field.
-        target: Declared type, which says whether the value of an enum is its name or its number.
+        field: Descriptor of the field.
+        target: Declared type, which decides whether the value of an enum is its name or its number.
     """
-    name = one.name
-    if one.is_repeated:
-        if one.message_type is not None and one.message_type.GetOptions().map_entry:
+    name = field.name
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
             item = target.item_type if pa.types.is_map(target) else pa.null()
-            of_value, kind = _plain_value(one.message_type.fields_by_name["value"], item)
-            _, keys = _plain_value(one.message_type.fields_by_name["key"], item)
+            of_value, kind = _plain_value(field.message_type.fields_by_name["value"], item)
+            _, keys = _plain_value(field.message_type.fields_by_name["key"], item)
             return (
                 lambda message: {key: of_value(value) for key, value in getattr(message, name).items()},
                 SourceType("map", items=kind, keys=keys),
             )
         item = target.value_type if pa.types.is_list(target) else pa.null()
-        of_item, kind = _plain_value(one, item)
+        of_item, kind = _plain_value(field, item)
         return lambda message: [of_item(value) for value in getattr(message, name)], SourceType("array", items=kind)
-    of_value, kind = _plain_value(one, target)
-    if one.has_presence:
+    of_value, kind = _plain_value(field, target)
+    if field.has_presence:
         return lambda message: of_value(getattr(message, name)) if message.HasField(name) else None, kind
     return lambda message: of_value(getattr(message, name)), kind
 
 
-def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
-    """How a single value becomes a value that `convert` understands, and its type."""
-    if one.enum_type is not None:
+def _plain_value(field: Any, target: pa.DataType) -> tuple[Get, SourceType]:
+    """Return a function that converts a single value to one that `convert` understands, and the type of the result."""
+    if field.enum_type is not None:
         if pa.types.is_integer(target):
             return lambda value: value, SourceType("number")
-        names = {value.number: value.name for value in one.enum_type.values}
-        # An enum is open: a later version of the schema may have more values.
+        names = {value.number: value.name for value in field.enum_type.values}
+        # A later version of the schema may have more values of the enum.
         return lambda value: names.get(value, str(value)), SourceType("enum")
-    if one.message_type is None:
-        if one.cpp_type == one.CPPTYPE_STRING:
-            return lambda value: value, SourceType("bytes" if one.type == one.TYPE_BYTES else "string")
-        return lambda value: value, SourceType("boolean" if one.cpp_type == one.CPPTYPE_BOOL else "number")
-    message = one.message_type
+    if field.message_type is None:
+        if field.cpp_type == field.CPPTYPE_STRING:
+            return lambda value: value, SourceType("bytes" if field.type == field.TYPE_BYTES else "string")
+        return lambda value: value, SourceType("boolean" if field.cpp_type == field.CPPTYPE_BOOL else "number")
+    message = field.message_type
     if pa.types.is_struct(target):
         return _record_getter(message, target)
     if pa.types.is_timestamp(target) and _is_known(message, "google.protobuf.Timestamp"):
@@ -429,7 +431,7 @@ def _plain_value(one: Any, target: pa.DataType) -> tuple[Get, SourceType]:
         return lambda value: {"scale": value.scale, "value": value.value}, SourceType("struct", "variable_decimal")
     if _is_known(message, "google.type.Decimal") and (pa.types.is_decimal(target) or pa.types.is_string(target)):
         return lambda value: value.value or "0", SourceType("string")
-    return lambda _: {}, SourceType("struct")  # never what is declared, so the value has a reason
+    return lambda _: {}, SourceType("struct")  # does not fit any declared type, so the value gets a reason
 
 
 def _is_known(message: Any, name: str) -> bool:
@@ -444,15 +446,15 @@ def _is_known(message: Any, name: str) -> bool:
 
 
 def _nanoseconds(value: Any) -> Any:
-    """Nanoseconds since 1970 of a timestamp; an object, which is no time, if its nanoseconds are not those of one."""
+    """Convert a timestamp to nanoseconds since 1970; if its nanoseconds are invalid, to {}, which is not a time."""
     return value.seconds * 1_000_000_000 + value.nanos if 0 <= value.nanos < 1_000_000_000 else {}
 
 
 def _record_getter(message: Any, fields: Iterable[pa.Field]) -> tuple[Get, SourceType]:
-    """How to get a record of fields from a message, and its type. Fields that the message lacks are left out."""
+    """Return a function that makes a record of fields from a message, and its type; missing fields are left out."""
     getters, types = {}, {}
     for column in fields:
-        one = message.fields_by_name.get(column.name) or _by_json_name(message, column.name)
-        if one is not None:
-            getters[column.name], types[column.name] = field_getter(one, column.type)
+        field = message.fields_by_name.get(column.name) or _by_json_name(message, column.name)
+        if field is not None:
+            getters[column.name], types[column.name] = field_getter(field, column.type)
     return lambda value: {name: get(value) for name, get in getters.items()}, SourceType("struct", fields=types)

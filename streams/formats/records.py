@@ -1,6 +1,6 @@
-"""Rows of a batch to Arrow columns: records of one or several schemas, and a reason for each that cannot be converted.
+"""Converts the records of a batch, of one or several schemas, to Arrow columns; bad records get a reason.
 
-A worker of Spark does this for every batch of messages. The columns of a schema are converted at once.
+A worker of Spark does this for every batch of messages. All records of a schema are converted together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from weft.streams.formats.source_type import SourceType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """How records of one schema become the declared fields."""
+    """How records of one schema are converted to the declared fields."""
 
     fields: tuple[Field, ...]
 
 
 def make_reader(row_schema: pa.Schema, source: SourceType, unmarked: Unmarked) -> Reader:
-    """The reader of records of one type.
+    """Make the reader of records of one type.
 
     Args:
         row_schema: Declared fields and types.
@@ -37,11 +37,11 @@ def make_reader(row_schema: pa.Schema, source: SourceType, unmarked: Unmarked) -
 
 @dataclass(slots=True)
 class Rows:
-    """Records of a batch, one entry a message in each list.
+    """Records of a batch; each list has one entry per message.
 
     Attributes:
-        records: Values by name of the field; a name that is missing is NULL. None: there is no record.
-        readers: How to convert the record; None if there is none.
+        records: Values by name of the field; a missing name means NULL. None if there is no record.
+        readers: Reader of the record; None if there is no record.
         reasons: Why the message cannot be decoded; None if it can.
     """
 
@@ -63,9 +63,9 @@ class Rows:
 
 
 def to_struct(rows: Rows, row_schema: pa.Schema) -> pa.StructArray:
-    """The records as a struct of the declared fields, all NULL where there is no record.
+    """Convert the records to structs of the declared fields, with NULL in all fields if there is no record.
 
-    Values that cannot be converted are NULL, and set ``rows.reasons`` of their message.
+    Values that cannot be converted become NULL, and set the reason of their message in ``rows.reasons``.
     """
     groups: dict[Reader, list[int]] = {}
     for row, reader in enumerate(rows.readers):
@@ -75,10 +75,10 @@ def to_struct(rows: Rows, row_schema: pa.Schema) -> pa.StructArray:
     order: list[int] = []
     for reader, members in groups.items():
         records = rows.records if len(members) == len(rows.records) else [rows.records[row] for row in members]
-        for number, one in enumerate(reader.fields):
-            name = one.name
+        for number, declared in enumerate(reader.fields):
+            name = declared.name
             values = [record.get(name) for record in records]  # type: ignore[union-attr]
-            array, problems = to_array(values, one)
+            array, problems = to_array(values, declared)
             parts[number].append(array)
             _note(rows.reasons, members, problems)
         order.extend(members)
@@ -89,13 +89,13 @@ def to_struct(rows: Rows, row_schema: pa.Schema) -> pa.StructArray:
 
 
 def rows_type(row_schema: pa.Schema) -> pa.DataType:
-    """Type of what `rows_array` returns."""
+    """Return the type of the result of `rows_array`."""
     fields = [("message", pa.struct(list(row_schema))), ("reason", pa.string()), ("schema_id", pa.int32())]
     return pa.struct(fields)
 
 
 def rows_array(rows: Rows, ids: Sequence[int | None], row_schema: pa.Schema) -> pa.StructArray:
-    """The records of a batch as a struct, see `to_struct`, with the reasons and the ids of the schemas."""
+    """Convert the records of a batch, see `to_struct`, to structs with the reasons and the ids of the schemas."""
     columns = [to_struct(rows, row_schema), pa.array(rows.reasons, pa.string()), pa.array(ids, pa.int32())]
     return pa.StructArray.from_arrays(columns, fields=list(rows_type(row_schema)))
 
@@ -108,7 +108,7 @@ def _note(reasons: list[str | None], members: Sequence[int], problems: Mapping[i
 
 
 def _in_order(parts: Sequence[pa.Array], kind: pa.DataType, order: Iterable[int], rows: int) -> pa.Array:
-    """Arrays of groups of rows as one array in the order of the rows; NULL for rows that are in no group."""
+    """Combine arrays of groups of rows to one array in the order of the rows; rows without a group are NULL."""
     if len(parts) == 1 and len(parts[0]) == rows:
         return parts[0]
     places = np.full(rows, -1, np.int64)

@@ -3,15 +3,15 @@
     00  00 00 00 07  ...        a zero, the id of the schema, and the data
     01  (16 bytes)   ...        a one, the GUID of the schema, and the data
 
-Clients of Confluent Platform 8.1 and later may write what comes before the data into a header of Kafka instead,
-`VALUE_HEADER` or `KEY_HEADER`. The decoders get it before the data in both cases (`framed`).
+Clients of Confluent Platform 8.1 and later may write the id into a header of Kafka instead, `VALUE_HEADER` or
+`KEY_HEADER`. The decoders get the id before the data in both cases (`add_schema_id`).
 
-A worker keeps one client for each registry, and every schema that it has fetched: an id never means another schema.
+A worker keeps one client for each registry, and every schema that it has fetched: the schema of an id never changes.
 
-A registry that does not answer is an outage and says nothing about a message: it is asked again for `RETRY_SECONDS`,
-and each failure is logged; then the task fails with `RegistryUnavailable`, so the batch is not committed, and its
-messages are read again later. Only a registry that answers that it does not know an id (error code 40403) makes a
-message undecodable.
+A registry that does not answer is an outage, which says nothing about a message. Requests are repeated after
+`RETRY_SECONDS`, and each failure is logged; then the task fails with `RegistryUnavailable`, so the batch is not
+committed, and its messages are read again later. A message is undecodable only if the registry answers that it does not
+know the id (error code 40403).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HEADER_BYTES: Final = 5
 MOST_SIGNIFICANT: Final = 0x7F
 """Largest first byte of an id, which is a positive number of 32 bits."""
 GUID_BYTES: Final = 17
-"""Bytes before the data if they name the schema by its GUID."""
+"""Number of bytes before the data if the schema is named by its GUID."""
 VALUE_HEADER: Final = "__value_schema_id"
 KEY_HEADER: Final = "__key_schema_id"
 NO_HEADER: Final = (
@@ -45,11 +45,11 @@ NO_HEADER: Final = (
 SchemaId = int | str
 """The id of a schema, or its GUID."""
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
-"""Pauses between requests to a registry that does not answer; the setting ``max.retries`` says how many."""
+"""Pauses between requests to a registry that does not answer; the setting ``max.retries`` limits their number."""
 REQUEST_SECONDS: Final = 10.0
-"""Time-out of a request, unless the setting ``timeout`` is given. The client has none by default."""
+"""Time-out of a request, unless the setting ``timeout`` is set. The client has none by default."""
 UNKNOWN_SECONDS: Final = 1.0
-"""Pause before a registry is asked again for ids that it does not know: another instance of it may be behind."""
+"""Pause before unknown ids are requested again: an instance of the registry may be behind the others."""
 NOT_FOUND: Final = 40403
 
 _NO_OPTIONS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -64,7 +64,7 @@ _NEEDS: Final = {
     "protobuf": (*_CLIENT, "google.protobuf"),
     "json-schema": (*_CLIENT, "jsonschema"),
 }
-"""Modules that a format needs if it uses the registry, besides those that weft always needs."""
+"""Modules that a format needs if it uses the registry, besides the dependencies of weft."""
 
 
 class RegistryUnavailable(TableError):
@@ -84,12 +84,12 @@ class UnknownSchema(LookupError):
 
 
 def names_schema(name: str) -> bool:
-    """Whether messages of a format name their schema, before the data or in a header."""
+    """Whether messages of a format have the id of their schema, before the data or in a header."""
     return name in _NEEDS
 
 
-def framed(data: bytes | None, headers: Sequence[Mapping[str, Any]] | None, name: str) -> bytes | None:
-    """A value or key with its schema before the data, also if a header of that name has it.
+def add_schema_id(data: bytes | None, headers: Sequence[Mapping[str, Any]] | None, name: str) -> bytes | None:
+    """Return a value or key with the id of its schema before the data, also if a header has the id.
 
     Args:
         data: The value or key.
@@ -106,7 +106,7 @@ def uses_registry(name: str, options: Mapping[str, str] = _NO_OPTIONS) -> bool:
 
 
 def check_registry_settings(name: str, settings: Mapping[str, str], options: Mapping[str, str] = _NO_OPTIONS) -> None:
-    """Check that a format has the settings and packages that it needs. Asks no registry.
+    """Check that a format has the settings and packages that it needs, without a request to the registry.
 
     Args:
         name: Name of the format.
@@ -114,7 +114,7 @@ def check_registry_settings(name: str, settings: Mapping[str, str], options: Map
         options: Options of the format.
 
     Raises:
-        InvalidInput: A package or the setting ``url`` is missing, or a setting is not known.
+        InvalidInput: A package or the setting ``url`` is missing, or a setting is unknown.
     """
     from importlib.util import find_spec
 
@@ -124,7 +124,7 @@ def check_registry_settings(name: str, settings: Mapping[str, str], options: Map
     if missing:
         raise InvalidInput(
             f"format {name!r} needs packages that are not installed: {', '.join(missing)}",
-            hint=f"install weft[{_EXTRAS.get(name, EXTRA)}], also where the executors run",
+            hint=f"install weft[{_EXTRAS.get(name, EXTRA)}], also on the executors",
         )
     if not settings.get("url"):
         raise InvalidInput(f"format {name!r} needs a schema registry", hint='add registry: {url: "http://host:8081"}')
@@ -134,7 +134,7 @@ def check_registry_settings(name: str, settings: Mapping[str, str], options: Map
 def _is_installed(module: str, find_spec: Callable[[str], Any]) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that contains it
+    except ModuleNotFoundError:  # the package that contains the module is missing
         return False
 
 
@@ -143,9 +143,9 @@ class RegistryClient:
     """Fetches schemas.
 
     Attributes:
-        url: Of the registry, without a password.
+        url: URL of the registry, without a password.
         client: A ``SchemaRegistryClient`` of confluent_kafka.
-        retries: How often a registry that does not answer is asked again; None: once after each of `RETRY_SECONDS`.
+        retries: Number of retries if the registry does not answer; None for one after each of `RETRY_SECONDS`.
     """
 
     url: str
@@ -153,62 +153,62 @@ class RegistryClient:
     retries: int | None = None
 
     def schema(self, schema_id: SchemaId, kind: str = "", *, serialized: bool = False) -> Any:
-        """The schema with an id or a GUID, with its references.
+        """Fetch the schema with an id or a GUID, with its references.
 
         Args:
             schema_id: The id.
-            kind: The type that it must have: ``AVRO``, ``PROTOBUF`` or ``JSON``; any by default.
-            serialized: For Protobuf: its descriptor instead of its text.
+            kind: The type that the schema must have: ``AVRO``, ``PROTOBUF`` or ``JSON``; any by default.
+            serialized: Return the descriptor of a Protobuf schema instead of its text.
 
         Raises:
-            UnknownSchema: The registry does not know the id, or it is a schema of another type.
+            UnknownSchema: The registry does not know the id, or the schema has another type.
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
         fetch = self.client.get_schema if isinstance(schema_id, int) else self.client.get_schema_by_guid
-        found: Any = self._ask(lambda: fetch(schema_id, fmt=fmt), f"schema {schema_id}")
-        actual = found.schema_type or "AVRO"
+        schema: Any = self._ask(lambda: fetch(schema_id, fmt=fmt), f"schema {schema_id}")
+        actual = schema.schema_type or "AVRO"
         if kind and actual != kind:
             raise UnknownSchema(f"schema {schema_id} is of type {actual}, not {kind}")
-        return found
+        return schema
 
     def references(self, schema: Any, *, serialized: bool = False) -> dict[str, str]:
-        """The texts of all schemas that one refers to, by the name of the reference, each after those that it needs.
+        """Fetch the texts of all schemas that a schema refers to, by name of the reference, in order of dependency.
 
         Raises:
             UnknownSchema: The registry does not know one of them.
             RegistryUnavailable: The registry does not answer.
         """
         texts: dict[str, str] = {}
-        seen: set[str] = set()
+        visited: set[str] = set()
 
         def add(references: Any) -> None:
             for reference in references or ():
-                if reference.name not in seen:
-                    seen.add(reference.name)
-                    found = self.version(reference.subject, reference.version, serialized=serialized)
-                    add(found.references)
-                    texts[reference.name] = found.schema_str
+                if reference.name not in visited:
+                    visited.add(reference.name)
+                    referenced = self.version(reference.subject, reference.version, serialized=serialized)
+                    add(referenced.references)
+                    texts[reference.name] = referenced.schema_str
 
         add(schema.references)
         return texts
 
     def version(self, subject: str, version: int, *, serialized: bool = False) -> Any:
-        """The schema of a reference.
+        """Fetch the schema of a reference.
 
         Raises:
             UnknownSchema: The registry does not know it.
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
-        what = f"version {version} of subject {subject!r}"
-        return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, what)
+        name = f"version {version} of subject {subject!r}"
+        return self._ask(lambda: self.client.get_version(subject, version, True, fmt).schema, name)
 
     def latest(self, subject: str, *, serialized: bool = False) -> tuple[int, Any]:
-        """The id and the schema of the newest version of a subject.
+        """Fetch the id and the schema of the newest version of a subject.
 
         Raises:
-            UnknownSchema: The registry does not know it.
+            UnknownSchema: The registry does not know the subject.
             RegistryUnavailable: The registry does not answer.
         """
         fmt = "serialized" if serialized else None
@@ -219,26 +219,26 @@ class RegistryClient:
         """Check that the registry answers.
 
         Raises:
-            RegistryUnavailable: It does not.
-            RegistryRefused: It refuses access.
+            RegistryUnavailable: The registry does not answer.
+            RegistryRefused: The registry refuses access.
         """
         self._ask_once(self.client.get_schema_types, "the types of its schemas")
 
-    def _ask(self, request: Callable[[], T], what: str) -> T:
+    def _ask(self, request: Callable[[], T], subject: str) -> T:
         pauses: Sequence[float] = RETRY_SECONDS
         if self.retries is not None:
             pauses = [RETRY_SECONDS[min(number, len(RETRY_SECONDS) - 1)] for number in range(self.retries)]
         for pause in pauses:
             try:
-                return self._ask_once(request, what)
+                return self._ask_once(request, subject)
             except RegistryRefused:
                 raise
             except RegistryUnavailable as error:
-                logger.warning("%s; asking again in %g s", error.message, pause)
+                logger.warning("%s; next try in %g s", error.message, pause)
                 time.sleep(pause)
-        return self._ask_once(request, what)
+        return self._ask_once(request, subject)
 
-    def _ask_once(self, request: Callable[[], T], what: str) -> T:
+    def _ask_once(self, request: Callable[[], T], subject: str) -> T:
         from confluent_kafka.schema_registry.common._httpx_compat import httpx
         from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -248,8 +248,8 @@ class RegistryClient:
         except SchemaRegistryError as error:
             status, code = error.http_status_code, error.error_code
             if status == 404 and code in {NOT_FOUND, 40401, 40402}:
-                raise UnknownSchema(f"{what} is not in the schema registry") from None
-            text = f"{where} does not give {what}: HTTP {status}, {error.error_message}"
+                raise UnknownSchema(f"{subject} is not in the schema registry") from None
+            text = f"{where} does not give {subject}: HTTP {status}, {error.error_message}"
             if status in {408, 429} or status >= 500:
                 raise RegistryUnavailable(text) from None
             raise RegistryRefused(text, hint="check url, credentials and permissions of the registry") from None
@@ -263,11 +263,11 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
     try:
         numbers = {name: float(value) for name, value in settings.items() if name in _NUMBERS}
         retries = int(settings["max.retries"]) if "max.retries" in settings else None
-        # Retries are done here, where they are logged.
+        # `_ask` retries instead of the client, because it logs failures.
         client_settings: dict[str, Any] = {"timeout": REQUEST_SECONDS, **settings, **numbers, "max.retries": 0}
         client = SchemaRegistryClient.new_client(client_settings)
     except (ValueError, TypeError, OSError) as error:
-        # The client's text may have the url, which may have a password.
+        # The client's text may contain the URL, which may contain a password.
         text = str(error).replace(settings["url"], "url")
         raise InvalidInput(
             f"the settings of the schema registry are wrong: {text}",
@@ -279,7 +279,7 @@ def _new_client(settings: Mapping[str, str]) -> RegistryClient:
 
 @lru_cache(maxsize=8)
 def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
-    """The client of a registry, one for all batches of a worker.
+    """Return the client of a registry; a worker uses one for all batches.
 
     Args:
         settings: Names and values, sorted.
@@ -291,9 +291,9 @@ def registry_client(settings: tuple[tuple[str, str], ...]) -> RegistryClient:
 
 
 def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dict[SchemaId, T | str]:
-    """The fetched value of each id, or the reason why there is none.
+    """Fetch a value for each id; the result has the value, or the reason why there is none.
 
-    Ids that the registry does not know are asked for once more after `UNKNOWN_SECONDS`.
+    Ids that the registry does not know are requested once more after `UNKNOWN_SECONDS`.
 
     Raises:
         RegistryUnavailable: The registry does not answer.
@@ -312,7 +312,7 @@ def fetch_each(ids: Collection[SchemaId], fetch: Callable[[SchemaId], T]) -> dic
 
 
 def split_header(value: bytes) -> tuple[SchemaId, bytes] | None:
-    """The id or GUID of the schema and the data; None if the value does not have the wire format."""
+    """Split a value into the id or GUID of its schema and the data; None if it does not have the wire format."""
     if len(value) < HEADER_BYTES:
         return None
     magic = value[0]
@@ -324,27 +324,27 @@ def split_header(value: bytes) -> tuple[SchemaId, bytes] | None:
 
 
 class Schemas(Generic[T]):
-    """The schemas of a worker by id, each fetched once. What a schema is says the function that fetches it."""
+    """The schemas of a worker by id, each fetched once, in the form that the fetching function returns."""
 
     def __init__(self, fetch: Callable[[SchemaId], T]) -> None:
-        """Fetch nothing yet. ``fetch`` raises `UnknownSchema` for a schema that cannot be had."""
+        """Begin without schemas. ``fetch`` raises `UnknownSchema` for a schema that does not exist or is invalid."""
         self._fetch = fetch
-        self._known: dict[SchemaId, T] = {}
+        self._schemas: dict[SchemaId, T] = {}
 
     def split(self, values: Sequence[bytes | None]) -> Split[T]:
-        """The data and the schema of each value of a batch.
+        """Split each value of a batch into its schema and its data.
 
         Raises:
             RegistryUnavailable: The registry does not answer.
         """
         headers = [None if value is None else split_header(value) for value in values]
-        unknown = {header[0] for header in headers if header is not None} - self._known.keys()
+        unknown = {header[0] for header in headers if header is not None} - self._schemas.keys()
         reasons: dict[SchemaId, str] = {}
         for schema_id, result in fetch_each(sorted(unknown, key=str), self._fetch).items():
             if isinstance(result, str):
                 reasons[schema_id] = result
             else:
-                self._known[schema_id] = result
+                self._schemas[schema_id] = result
         parts: list[tuple[T, bytes] | str | None] = []
         for value, header in zip(values, headers, strict=True):
             if header is None:
@@ -352,7 +352,7 @@ class Schemas(Generic[T]):
             elif header[0] in reasons:
                 parts.append(reasons[header[0]])
             else:
-                parts.append((self._known[header[0]], header[1]))
+                parts.append((self._schemas[header[0]], header[1]))
         ids = [None if header is None else header[0] for header in headers]
         return Split(parts, [schema_id if isinstance(schema_id, int) else None for schema_id in ids])
 
@@ -362,8 +362,8 @@ class Split(Generic[T]):
     """The values of a batch.
 
     Attributes:
-        parts: Schema and data of each value; the reason why it has none; None for a message without a value.
-        ids: The id of its schema; None without the wire format, or if the value has the GUID.
+        parts: Schema and data of each value, the reason why it has none, or None for a message without a value.
+        ids: Id of the schema of each value; None if the value has a GUID or not the wire format.
     """
 
     parts: list[tuple[T, bytes] | str | None]

@@ -1,9 +1,8 @@
-"""Fields that the schema of a message declares, as columns: their SQL types, whether they may be NULL, and their text.
+"""Lists the fields that the schema of a message declares: their SQL types, whether they may be NULL, and their text.
 
-Schemas of Avro, Kafka Connect (in JSON), Protobuf and Arrow; `weft.streams.formats.json_schema` has JSON Schema. The
-type is one that the decoder of the format gives without loss, where there is one. A field without such a type has the
-reason
-instead: a union of several types, a type within itself, or a type that no column has. Pure.
+The functions are pure, and handle schemas of Avro, Kafka Connect (in JSON), Protobuf and Arrow; for JSON Schema see
+`weft.streams.formats.json_schema`. The SQL type is one that the decoder of the format can fill without loss. A field
+without such a type has a reason instead: it is a union of several types, contains itself, or fits no column.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SEVERAL_TYPES: Final = "it is a union of several types"
 
 
 class NoType(ValueError):
-    """No type of a column holds the values; the text is the reason."""
+    """No SQL type fits the values; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +38,8 @@ class SchemaField:
 
     Attributes:
         type: SQL type; "" if there is none.
-        required: Whether the schema says that it is never NULL.
-        text: What the schema says about it; may be empty.
+        required: Whether the field is never NULL according to the schema.
+        text: Documentation of the field in the schema; may be empty.
         reason: Why it has no type; "" if it has one.
     """
 
@@ -54,7 +53,7 @@ SchemaFields = dict[str, SchemaField]
 
 
 def schema_field(find: Callable[[], str], text: Any, *, required: bool) -> SchemaField:
-    """A field whose type ``find`` returns; it raises `NoType` if there is none."""
+    """Make a field; ``find`` returns its type, or raises `NoType`."""
     doc = " ".join(str(text or "").split())
     try:
         return SchemaField(find(), required, doc)
@@ -63,15 +62,15 @@ def schema_field(find: Callable[[], str], text: Any, *, required: bool) -> Schem
 
 
 def struct_type(fields: Mapping[str, str]) -> str:
-    """The SQL type of an object with these fields.
+    """Return the SQL type of an object with fields.
 
     Raises:
-        NoType: There is none, or SQL does not take a name.
+        NoType: There are no fields, or a name is not valid in SQL or differs from another only in case.
     """
     if not fields or len({name.lower() for name in fields}) < len(fields):
         raise NoType("it is an object without fields, or with names that differ only in case")
     if any(not name.isidentifier() or not name.isascii() for name in fields):
-        raise NoType("it is an object whose fields have names that SQL does not take")
+        raise NoType("it is an object whose fields have names that are not valid in SQL")
     return f"struct<{','.join(f'{name}:{kind}' for name, kind in fields.items())}>"
 
 
@@ -85,7 +84,7 @@ def _decimal(precision: Any, scale: Any) -> str:
 
 
 def avro_fields(avro: AvroType) -> SchemaFields | None:
-    """The fields of a record of Avro, or of a union of one with null; None for another type."""
+    """List the fields of a record of Avro, or of a union of a record with null; None for another type."""
     record = avro.value
     if record.kind != "record":
         return None
@@ -98,10 +97,10 @@ def avro_fields(avro: AvroType) -> SchemaFields | None:
 
 
 def avro_sql(avro: AvroType) -> str:
-    """The SQL type of the values of a type of Avro.
+    """Return the SQL type of the values of a type of Avro.
 
     Raises:
-        NoType: There is none.
+        NoType: No SQL type fits.
     """
     return _avro_sql(avro, frozenset())
 
@@ -117,7 +116,7 @@ def _avro_sql(avro: AvroType, within: frozenset[str]) -> str:
         return f"array<{items}>" if avro.kind == "array" else f"map<string,{items}>"
     meaning, local = meaning_of(avro)
     if meaning in {"variable_decimal", "big_decimal", "uuid"}:
-        return "string"  # of a decimal whose scale is not in the schema
+        return "string"  # the scale of a decimal is not in the schema
     if avro.kind == "record":
         if avro.name in within:
             raise NoType(WITHIN_ITSELF)
@@ -137,7 +136,7 @@ def _avro_sql(avro: AvroType, within: frozenset[str]) -> str:
 
 
 def connect_fields(schema: Any) -> SchemaFields | None:
-    """The fields of a struct of Kafka Connect's JSON converter; None for a schema that is not a struct."""
+    """List the fields of a struct of Kafka Connect's JSON converter; None for a schema that is not a struct."""
     if not isinstance(schema, Mapping) or schema.get("type") != "struct":
         return None
     by_name = {}
@@ -148,10 +147,10 @@ def connect_fields(schema: Any) -> SchemaFields | None:
 
 
 def connect_sql(schema: Any) -> str:
-    """The SQL type of the values of a schema of Kafka Connect.
+    """Return the SQL type of the values of a schema of Kafka Connect.
 
     Raises:
-        NoType: There is none.
+        NoType: No SQL type fits.
     """
     if not isinstance(schema, Mapping):
         raise NoType("it has no schema")
@@ -180,7 +179,7 @@ def connect_sql(schema: Any) -> str:
 
 
 def connect_field_schema(schema: Any, name: str) -> Any:
-    """The schema of a field of a struct; None if it has no such field."""
+    """Return the schema of a field of a struct; None if it has no such field."""
     return next((part for part in _connect_parts(schema) if part["field"] == name), None)
 
 
@@ -217,30 +216,30 @@ _PROTOBUF: Final = {
 
 
 def protobuf_fields(message: Any) -> SchemaFields:
-    """The fields of a message type, from its descriptor."""
+    """List the fields of a message type, from its descriptor."""
     within = frozenset({str(message.full_name)})
     return {
-        str(one.name): schema_field(
-            partial(_protobuf_sql, one, within), "", required=not one.is_repeated and not one.has_presence
+        str(field.name): schema_field(
+            partial(_protobuf_sql, field, within), "", required=not field.is_repeated and not field.has_presence
         )
-        for one in message.fields
+        for field in message.fields
     }
 
 
-def _protobuf_sql(one: Any, within: frozenset[str]) -> str:
-    if one.is_repeated:
-        if one.message_type is not None and one.message_type.GetOptions().map_entry:
-            inner = one.message_type.fields_by_name
+def _protobuf_sql(field: Any, within: frozenset[str]) -> str:
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name
             return f"map<{_protobuf_value(inner['key'], within)},{_protobuf_value(inner['value'], within)}>"
-        return f"array<{_protobuf_value(one, within)}>"
-    return _protobuf_value(one, within)
+        return f"array<{_protobuf_value(field, within)}>"
+    return _protobuf_value(field, within)
 
 
-def _protobuf_value(one: Any, within: frozenset[str]) -> str:
-    message = one.message_type
+def _protobuf_value(field: Any, within: frozenset[str]) -> str:
+    message = field.message_type
     if message is None:
-        kinds = {getattr(one, f"TYPE_{name}"): kind for name, kind in _PROTOBUF.items()}
-        return kinds[one.type]
+        kinds = {getattr(field, f"TYPE_{name}"): kind for name, kind in _PROTOBUF.items()}
+        return kinds[field.type]
     name = str(message.full_name)
     if name == "google.protobuf.Timestamp":
         return "timestamp"
@@ -258,7 +257,7 @@ def _protobuf_value(one: Any, within: frozenset[str]) -> str:
 
 
 def arrow_fields(schema: pa.Schema) -> SchemaFields:
-    """The fields of a Parquet file, from its schema in Arrow."""
+    """List the fields of a Parquet file, from its schema in Arrow."""
     return {
         field.name: schema_field(partial(_arrow_sql, field.type), "", required=not field.nullable) for field in schema
     }

@@ -1,6 +1,6 @@
-"""Types of values as the schema of a message gives them, whatever its language; those of Kafka Connect's JSON schemas.
+"""Types of the values of a message, for schemas of every language; with the types of Kafka Connect's JSON schemas.
 
-A message without a schema has the type `ANY`: then only the JSON value itself tells what it is.
+The values of a message without a schema have the type `ANY`: only the JSON value itself shows its type.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MEANINGS: Final[Mapping[str, Meaning]] = MappingProxyType(
         "org.apache.kafka.connect.data.Decimal": "decimal",
     }
 )
-"""Logical types of Kafka Connect and Debezium whose values differ from the values that SQL shows.
+"""Logical types of Kafka Connect and Debezium whose encoded values differ from the values in SQL.
 
 Text types such as ``io.debezium.time.ZonedTimestamp`` need no entry: their text is ISO 8601. Times of day and durations
-have none either: their value is a number.
+have no entry, either: they are read as numbers.
 """
 
 CONNECT_TYPES: Final[Mapping[str, tuple[Kind, str]]] = MappingProxyType(
@@ -49,22 +49,22 @@ CONNECT_TYPES: Final[Mapping[str, tuple[Kind, str]]] = MappingProxyType(
         "map": ("map", ""),
     }
 )
-"""Types of Kafka Connect: what their values are, and their SQL type; empty if it depends on the parts of the type."""
+"""Types of Kafka Connect: the kind of their values, and the SQL type; empty if that depends on parts of the type."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceType:
-    """Type of a value in a message. A type within itself is the same object.
+    """Type of a value in a message. A recursive type contains itself as the same object.
 
     Attributes:
-        kind: What the value is; ``any`` if there is no schema.
+        kind: Kind of the value; ``any`` if there is no schema.
         meaning: How to interpret it: a unit of time since 1970, or an encoding of decimals; "" for the value itself.
-        scale: Of a ``decimal``: number of digits after the point; None if the schema does not say it.
-        fields: Of a ``struct``, by name; of a ``union``, whose values are dictionaries with one member, by its name.
-        items: Type of the elements of an ``array`` or of the values of a ``map``; None if it is not known.
-        keys: Type of the keys of a ``map``; None if it is not known.
-        local: Whether a time has no time zone; None if the schema does not say.
-        bits: Of a whole number: its size in the schema.
+        scale: Digits after the point of a ``decimal``; None if the schema does not specify them.
+        fields: Fields of a ``struct`` by name; branches of a ``union`` by the name of the only member of a value.
+        items: Type of the elements of an ``array`` or of the values of a ``map``; None if unknown.
+        keys: Type of the keys of a ``map``; None if unknown.
+        local: Whether a time has no time zone; None if the schema does not specify that.
+        bits: Size of an integer in the schema.
     """
 
     kind: Kind = "any"
@@ -77,7 +77,7 @@ class SourceType:
     bits: int = 64
 
     def field(self, name: str) -> SourceType:
-        """Type of a field; `ANY` if it is not known."""
+        """Return the type of a field; `ANY` if it is unknown."""
         return self.fields.get(name, ANY)
 
 
@@ -85,10 +85,10 @@ ANY: Final = SourceType()
 
 
 def connect_type(schema: Any) -> SourceType:
-    """The type that a schema of Kafka Connect's JSON converter describes.
+    """Convert a schema of Kafka Connect's JSON converter to a type.
 
     Args:
-        schema: The member ``schema`` of a message, as JSON. What is not understood becomes `ANY`.
+        schema: The member ``schema`` of a message, as JSON. Unknown parts become `ANY`.
     """
     if not isinstance(schema, Mapping):
         return ANY

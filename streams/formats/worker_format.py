@@ -1,4 +1,4 @@
-"""Formats that Python decodes, in Spark's workers: a batch of values at a time, from Arrow to Arrow."""
+"""Formats that Python decodes in Spark's workers, in batches from Arrow to Arrow."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from weft.streams.spark.for_workers import for_workers
 
 
 def in_workers(function: Decode, result: pa.DataType) -> Callable[[Column], Column]:
-    """A function from an Arrow array to one of that type, as a function of columns that runs in Spark's workers."""
+    """Convert a function over Arrow arrays, whose result has the type, to a function of columns for Spark's workers."""
     guarded: Any = for_workers(function)
-    guarded.__annotations__.clear()  # without type hints it is a function from an array to an array
-    make: Any = arrow_udf  # its types leave out structs
+    guarded.__annotations__.clear()  # without type hints Spark calls it with one array and expects one array
+    make: Any = arrow_udf  # its declared types lack structs
     user_function: Callable[[Column], Column] = make(guarded, from_arrow_type(result))
     return user_function
 
 
 class WorkerFormat(MessageFormat):
-    """A format whose values a function decodes."""
+    """A format whose values a Python function decodes."""
 
     @staticmethod
     @abstractmethod
     def decode(settings: FormatSettings, values: pa.Array) -> pa.Array:
-        """Decode the values of a batch, which are binary. The function is pickled.
+        """Decode a batch of n binary values. The function is pickled.
 
-        Its result is a struct with as many rows, with the fields ``message``, a struct of the declared fields, and
-        ``reason``. It must not fail for any value.
+        The result has n structs with the fields ``message``, a struct of the declared fields, and ``reason``. It must
+        not fail for any value.
         """
 
     @staticmethod
     @abstractmethod
     def result(settings: FormatSettings) -> pa.DataType:
-        """Type of the result of `decode`."""
+        """Return the type of the result of `decode`."""
 
     def parse(self, value: Column, fields: StructType) -> Column:
         settings = replace(self.settings, declared=to_arrow_schema(fields, timezone="UTC"))

@@ -3,10 +3,10 @@
     weft.streams.kafka.register(spark)
     spark.readStream.format("weft_kafka").option("kafka.bootstrap.servers", ...).option("subscribe", "orders").load()
 
-Modules: `errors`; `options` (parses options); `recreated_topic` (to which topic offsets belong); `offset_plan` (which
-offsets a batch reads, no I/O); `topic_ids` and `cluster` (ask the brokers); `fetch` (reads one offset range into
-Arrow); `kafka_source` (the data source that Spark calls). Offsets are stored in Spark's checkpoint only; nothing is
-committed to Kafka.
+Modules: `errors`; `options` (parses options); `recreated_topic` (decides whether offsets belong to a topic);
+`offset_plan` (decides which offsets a batch reads; no I/O); `topic_ids` and `cluster` (send requests to the brokers);
+`fetch` (reads one offset range into Arrow); `kafka_source` (the data source that Spark calls). Offsets are stored in
+Spark's checkpoint only; nothing is committed to Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks settings of librdkafka without a broker: their names, and the values that it refuses on their own."""
+"""Checks the names and values of librdkafka's settings one by one, without a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.streams.kafka.options import KAFKA_PREFIX
 
 _UNKNOWN: Final = "No such configuration property"
 _REFUSALS: Final = (_UNKNOWN, "Invalid value", "Configuration property")
-"""How messages about one setting begin. Others are about several, or about files that this machine may not have."""
+"""Beginnings of messages about one setting. Others are about several settings, or about files that may be elsewhere."""
 
 _USUAL: Final = (
     *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "broker.address.family"),
@@ -24,17 +24,17 @@ _USUAL: Final = (
     *("queued.min.messages", "queued.max.messages.kbytes", "receive.message.max.bytes"),
     *("socket.timeout.ms", "socket.keepalive.enable", "reconnect.backoff.ms", "reconnect.backoff.max.ms", "log_level"),
 )
-"""Settings to suggest for a name that is misspelt; librdkafka does not list its own."""
+"""Settings to suggest for a misspelt name; librdkafka has no list of its settings."""
 
 
 def wrong_settings(kafka: Mapping[str, str]) -> Iterator[InvalidInput]:
-    """Yield an error for each setting that librdkafka refuses. No broker is asked, and no file is read.
+    """Yield an error for each setting that librdkafka refuses. This connects to no broker and reads no file.
 
     Args:
         kafka: Settings by name, without the prefix of options.
     """
     for name, value in kafka.items():
-        # Alone, so that it does not connect and does not open certificates, which may be on other machines.
+        # One setting at a time, so that librdkafka neither connects nor opens certificates, which may be elsewhere.
         try:
             Consumer({"group.id": "weft-check", "log_level": 0, name: value}).close()
         except KafkaException as error:

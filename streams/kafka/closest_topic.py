@@ -1,4 +1,4 @@
-"""The topic that is meant by the name of one that does not exist."""
+"""Suggests a topic for the name of one that does not exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def ask_for_closest(topic: str, topics: Sequence[str]) -> str:
-    """A question for the beginning of a hint, such as ``did you mean orders? ``; empty if no topic has such a name.
+    """Return the beginning of a hint, such as ``did you mean orders? ``; empty if no topic has a similar name.
 
     Args:
         topic: The missing topic.

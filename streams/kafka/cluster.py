@@ -1,7 +1,7 @@
-"""Asks the brokers which partitions, offsets and topic ids they have. Runs on the driver.
+"""Requests partitions, offsets and topic ids from the brokers. Runs on the driver.
 
-Every call is bounded by ``requestTimeoutMs``, retries included (by twice that if it waits for a topic to appear). A
-consumer here never subscribes and never commits. The offsets of all partitions come from two requests.
+Every call is bounded by ``requestTimeoutMs``, retries included (by twice that if it waits for a topic to appear). The
+consumers of this module never subscribe and never commit. The offsets of all partitions come from two requests.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from weft.streams.kafka.errors import (
     SourceRefused,
     SourceUnavailable,
     TopicMissing,
+    concerns_group,
     is_gone,
-    is_of_group,
     is_refused,
     name_some,
 )
@@ -34,13 +34,13 @@ GROUP_ID: Final = "weft-kafka-source"
 RETRY_SECONDS: Final = 0.2
 """Pause before another request for a topic or leader that does not exist yet. Elections take about this long."""
 
-ASK_SECONDS: Final = 2.0  # seconds within which a query that waits for brokers can be stopped
+ASK_SECONDS: Final = 2.0  # a query that waits for brokers can be stopped within this time
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "group.id": GROUP_ID,
     "client.id": CLIENT_ID,
-    # At log level "error" librdkafka logs a refused connection twenty times a second. The exception has the reason; the
-    # option `kafka.log_level` enables the log lines.
+    # At log level "error" librdkafka logs a refused connection twenty times a second. The reason is in the exception,
+    # too. The option `kafka.log_level` enables the log lines.
     "log_level": 2,
 }
 _FORCED: Final[Mapping[str, Any]] = {
@@ -78,13 +78,13 @@ class Connection:
             ) from error
 
     def _note(self, error: KafkaError) -> None:
-        if is_of_group(error):
+        if concerns_group(error):
             return
         self._complaint = error.str()
         self._refused |= is_refused(error)
 
     def unavailable(self, doing: str, error: Exception | KafkaError | None = None) -> SourceUnavailable:
-        """The error for brokers that did not answer, or refused access (`SourceRefused`), with the known reasons."""
+        """Make the error for brokers that did not answer, or refused access (`SourceRefused`), with the reasons."""
         self.consumer.poll(0)  # delivers errors that librdkafka's threads have recorded
         reasons = [_text(error)] if error is not None else []
         if self._complaint and self._complaint not in reasons:
@@ -104,14 +104,14 @@ class Connection:
 
 
 class Cluster:
-    """Asks the brokers about the subscribed topics, in the driver. Connects on first use; must be closed."""
+    """Requests data about the subscribed topics from the brokers. Connects on first use; must be closed."""
 
     def __init__(self, options: KafkaOptions) -> None:
-        """Do not connect yet."""
+        """Remember the options; the first request connects."""
         self._options = options
         self._connection: Connection | None = None
         self._topic_ids = TopicIds(options.kafka)
-        self._seen: dict[str, str] = {}  # topic ids of the last response
+        self._last_ids: dict[str, str] = {}  # topic ids of the last response
 
     def await_answer(self, waiting: Callable[[str], bool], *, ask_seconds: float = ASK_SECONDS) -> None:
         """Wait until the brokers answer, for at most ``requestTimeoutMs``.
@@ -140,7 +140,7 @@ class Cluster:
                 return
 
     def topic_names(self) -> list[str]:
-        """Names of all topics that the login may see, sorted, without those of Kafka itself.
+        """Return the names of all topics that the user may see, sorted, without those of Kafka itself.
 
         Raises:
             SourceUnavailable: The brokers did not answer in time, or refused access.
@@ -186,22 +186,22 @@ class Cluster:
             connection.consumer.poll(RETRY_SECONDS)
 
     def _load_offsets(self, connection: Connection, partitions: list[Partition], deadline: float) -> Topics | None:
-        """Offsets and identities; None if they may not match, because a topic was deleted or created meanwhile."""
+        """Request offsets and identities; None if they may not match, as a topic was deleted or created meanwhile."""
         names = sorted({partition.topic for partition in partitions})
         if not names:
             return Topics({}, {})
-        # If the topic id is the same before and after the offsets were read, they belong to that topic. Usually the ids
-        # of the last call are the ids before.
-        if not self._seen.keys() >= set(names):
-            self._seen = self._topic_ids.load(names, _remaining(deadline))
+        # If a topic id is the same before and after the offsets are read, they belong to that topic. Usually the ids of
+        # the last call serve as the ids before.
+        if not self._last_ids.keys() >= set(names):
+            self._last_ids = self._topic_ids.load(names, _remaining(deadline))
         lows = _ask_offsets(connection, partitions, EARLIEST, deadline)
         highs = _ask_offsets(connection, partitions, LATEST, deadline)
-        before, self._seen = self._seen, self._topic_ids.load(names, _remaining(deadline))
-        if any(name not in self._seen or self._seen[name] != before.get(name) for name in names):
+        before, self._last_ids = self._last_ids, self._topic_ids.load(names, _remaining(deadline))
+        if any(name not in self._last_ids or self._last_ids[name] != before.get(name) for name in names):
             return None
-        identities = {name: Identity(self._seen[name]) for name in names}
+        identities = {name: Identity(self._last_ids[name]) for name in names}
         for name in names:
-            if not self._seen[name]:
+            if not self._last_ids[name]:
                 members = (partition for partition in partitions if partition.topic == name)
                 epochs = {p.number: max(lows[p].epoch, highs[p].epoch) for p in members}
                 identities[name] = Identity(epochs={number: epoch for number, epoch in epochs.items() if epoch >= 0})
@@ -209,7 +209,7 @@ class Cluster:
         return Topics(logs, identities)
 
     def _closest(self, topic: str) -> str:
-        """A question for the topic that a missing one may mean; "" if there is none, or the brokers do not say."""
+        """Return a suggestion for a missing topic; "" if there is none, or if the brokers do not answer."""
         try:
             return ask_for_closest(topic, self.topic_names())
         except SourceUnavailable:
@@ -232,7 +232,7 @@ class Cluster:
             raise missing
 
     def look_for_topics(self) -> TopicMissing | None:
-        """The error for subscribed topics that do not exist now; None if all of them do.
+        """Return the error for subscribed topics that do not exist now; None if all of them exist.
 
         Raises:
             SourceUnavailable: The brokers did not answer in time, or refused access.
@@ -245,7 +245,7 @@ class Cluster:
         return self.missing(partitions)
 
     def missing(self, partitions: Iterable[Partition]) -> TopicMissing | None:
-        """An error that names the subscribed topics without a known partition; None if each has one."""
+        """Make the error that names the subscribed topics without a partition; None if each has one."""
         topics = {partition.topic for partition in partitions}
         missing = [topic for topic in self._options.topics if topic not in topics]
         if not missing:
@@ -279,7 +279,7 @@ class Cluster:
 
 
 class _End(NamedTuple):
-    """One end of a log: an offset, and the leader epoch in the response of the broker; -1 if it has none."""
+    """One end of a log: an offset, and the leader epoch in the broker's response; -1 if that has none."""
 
     offset: int
     epoch: int

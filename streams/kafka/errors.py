@@ -1,7 +1,7 @@
 """Errors of the Kafka source, besides a bad option (`InvalidInput`).
 
 Offsets that Kafka does not have any more are an error. They are skipped only with ``failOnDataLoss=false``, and then
-logged. Error and log name the partition, the wanted offset and the available offsets.
+logged. Error and log name the partition, the required offset and the available offsets.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def is_refused(error: KafkaError) -> bool:
     return error.code() in _REFUSED
 
 
-def is_of_group(error: KafkaError) -> bool:
-    """Whether the login may not use the consumer group. The source joins no group, so this does not matter.
+def concerns_group(error: KafkaError) -> bool:
+    """Whether the user may not use the consumer group. The source joins no group, so this does not matter.
 
-    librdkafka looks for the coordinator of its group all the same, and reports the refusal at any moment.
+    librdkafka nevertheless looks for the coordinator of its group, and may report the refusal at any time.
     """
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
@@ -98,7 +98,7 @@ def report_recreated(recreated: Iterable[str], *, strict: bool) -> None:
     if topics and strict:
         raise DataLoss(
             f"a topic was deleted and created again, or all of Kafka was: {topics}",
-            hint="unread records of the old topic are lost; failOnDataLoss=false reads the new one from its beginning",
+            hint="set failOnDataLoss=false to read it from its beginning; unread records of the old topic are lost",
         )
     if topics:
         logger.warning("failOnDataLoss=false: topics that were created again are read from their beginning: %s", topics)
@@ -117,7 +117,7 @@ def report_losses(losses: list[str], *, strict: bool) -> None:
     if losses and strict:
         raise DataLoss(
             f"Kafka does not have the offsets any more: {name_some(losses)}",
-            hint="keep topics, and messages for longer than any stop of the query; failOnDataLoss=false skips them",
+            hint="set failOnDataLoss=false to skip them; keep messages for longer than any stop of the query",
         )
     if losses:
         logger.warning(
@@ -126,7 +126,7 @@ def report_losses(losses: list[str], *, strict: bool) -> None:
 
 
 def name_some(items: Iterable[str]) -> str:
-    """Join the first `MAX_NAMED`, and count the rest."""
+    """Join the first `MAX_NAMED` items, and count the others."""
     names = list(items)
     rest = len(names) - MAX_NAMED
     return "; ".join(names[:MAX_NAMED]) + (f"; and {rest} more" if rest > 0 else "")

@@ -1,15 +1,15 @@
 """Reads one offset range of one partition into Arrow batches, on an executor.
 
 - A range ends for exactly one of four reasons: its last offset was read; a later offset was read; the log ends at or
-  after the end of the range; the rest of the range does not exist any more. Messages are not counted, because offsets
-  have gaps (transaction markers, aborted records, compaction).
+  after the end of the range; the rest of the range does not exist any more. The number of messages does not matter,
+  because offsets have gaps (transaction markers, aborted records, compaction).
 - Every wait is bounded. librdkafka reports nothing when a topic is deleted, so after `SILENCE_SECONDS` without messages
-  the task asks the brokers.
+  the task requests the bounds of the log.
 - If brokers are unreachable or restarting, the task waits for up to ``requestTimeoutMs``. Only a response of the
   brokers can show that offsets are lost. Every other error that a poll returns is raised.
 - The topic id is checked after messages were fetched and before they are yielded. Ids are never used again, so the
   messages belong to the topic of the range, not to a later one of the same name.
-- The consumer is assigned, never subscribed, commits nothing, and is always closed. The client that asks for topic ids
+- The consumer is assigned, never subscribed, commits nothing, and is always closed. The client that requests topic ids
   is shared by the tasks of a process, and stays connected.
 """
 
@@ -25,7 +25,7 @@ import pyarrow as pa
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from weft.streams.kafka.cluster import Connection
-from weft.streams.kafka.errors import is_gone, is_of_group, is_refused, report_losses, report_recreated
+from weft.streams.kafka.errors import concerns_group, is_gone, is_refused, report_losses, report_recreated
 from weft.streams.kafka.offset_plan import Log, OffsetRange, describe_log
 from weft.streams.kafka.options import KafkaOptions
 from weft.streams.kafka.recreated_topic import Identity, find_recreated
@@ -52,7 +52,7 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 FIRST_BATCH_MESSAGES: Final = 500
 """Messages of the first batch, when their size is unknown. With Kafka's default limit of 1 MB these are 500 MB."""
 MAX_BATCH_MESSAGES: Final = 20_000
-"""Larger batches were not faster with small messages."""
+"""Limit of the messages of a batch; larger batches of small messages are not faster."""
 
 POLL_SECONDS: Final = 0.1
 """Maximum time of a poll, which waits for a full batch. At the end of a log no batch is full, so it takes this long."""
@@ -77,12 +77,12 @@ _MAX_QUEUED: Final = 100_000
 def read_range(
     span: OffsetRange, options: KafkaOptions, *, silence_seconds: float = SILENCE_SECONDS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of one range in offset order: `SCHEMA`, and `HEADERS` if the options ask for it.
+    """Yield the messages of one range in offset order: `SCHEMA`, and `HEADERS` if the options include headers.
 
     Args:
         span: The range.
         options: Options of the source.
-        silence_seconds: After this time without a message, ask the brokers whether the range still exists.
+        silence_seconds: After this time without a message, check with the brokers that the range still exists.
 
     Raises:
         SourceUnavailable: The brokers refuse access, or no message arrives within ``requestTimeoutMs``.
@@ -91,7 +91,7 @@ def read_range(
     """
     connection = Connection(options, queued_min_messages=min(span.end - span.start, _MAX_QUEUED), **_TUNING)
     topic_ids = shared_topic_ids(options)
-    if span.topic_id:  # while the first messages are fetched
+    if span.topic_id:  # in the background, while the first messages are fetched
         topic_ids.connect([span.partition.topic], options.request_timeout_seconds)
     try:
         yield from _Reading(span, options, connection, topic_ids, silence_seconds)
@@ -122,7 +122,7 @@ class _Reading:
         consumer = self._connection.consumer
         self._seek(self._span.start)
         size = FIRST_BATCH_MESSAGES
-        heard = last_check = time.monotonic()
+        last_message_at = last_check_at = time.monotonic()
         while self._position < self._span.end:
             before = self._position
             messages, stop = self._cut(consumer.consume(min(size, self._span.end - before), POLL_SECONDS))
@@ -133,16 +133,16 @@ class _Reading:
                 yield batch
             if stop is not None and self._position < self._span.end:
                 self._handle(stop)
-            # Only messages reset the time-out: a broker that keeps sending errors must not keep the task running.
+            # Only messages reset the time-out: a broker that sends only errors must not keep the task running.
             now = time.monotonic()
             if self._position != before:
-                heard = last_check = now
-            elif now - heard >= self._options.request_timeout_seconds:
+                last_message_at = last_check_at = now
+            elif now - last_message_at >= self._options.request_timeout_seconds:
                 doing = f"reading {self._span}: no message arrived in time"
                 raise self._connection.unavailable(doing, self._trouble)
-            elif now - last_check >= self._silence_seconds:
+            elif now - last_check_at >= self._silence_seconds:
                 self._ask_bounds()
-                last_check = time.monotonic()
+                last_check_at = time.monotonic()
 
     def _seek(self, offset: int) -> None:
         self._position = offset
@@ -153,7 +153,7 @@ class _Reading:
         """Split the polled messages at the first error, or the first offset after the range."""
         if polled and not any([m.error() for m in polled]) and _offset(polled[-1]) < self._span.end:  # noqa: C419 - faster
             return polled, None
-        polled = [message for message in polled if (error := message.error()) is None or not is_of_group(error)]
+        polled = [message for message in polled if (error := message.error()) is None or not concerns_group(error)]
         for i, message in enumerate(polled):
             if message.error() is not None or _offset(message) >= self._span.end:
                 return polled[:i], message
@@ -166,7 +166,7 @@ class _Reading:
             self._position = self._span.end
         elif error.code() == _END_OF_LOG:
             # The log ends before the range: it was truncated, or a new leader has not caught up yet. The bounds of the
-            # log show which; in the second case reading continues.
+            # log tell the two apart; in the second case reading continues.
             self._ask_bounds()
         elif error.code() == _OUT_OF_RANGE:
             self._ask_bounds()
@@ -222,7 +222,7 @@ class _Reading:
         return False
 
     def _describe_request(self) -> str:
-        return f"{self._span.partition} wanted offsets [{self._position}, {self._span.end})"
+        return f"{self._span.partition} needs offsets [{self._position}, {self._span.end})"
 
     def _check_bounds(self, log: Log | None) -> None:
         """Continue if the log has the rest of the range; otherwise report the lost offsets and skip them."""
@@ -243,7 +243,7 @@ class _Reading:
 
 def _offset(message: Message) -> int:
     offset = message.offset()
-    assert offset is not None, "messages and the events that are handled here carry an offset"
+    assert offset is not None, "messages and the events that are handled here have an offset"
     return offset
 
 
@@ -253,7 +253,7 @@ def encode_messages(messages: list[Message], span: OffsetRange, *, headers: bool
     As in Spark's Kafka source, a message without a timestamp gets null and type -1, one without headers gets null.
     """
     count = len(messages)
-    # Flattened, because most of the CPU time is spent here, and numpy takes twice as long for a list of pairs.
+    # Flat, because most of the CPU time is spent here, and numpy takes twice as long for a list of pairs.
     pairs = chain.from_iterable(message.timestamp() for message in messages)
     kinds, times = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2).T
     columns = [

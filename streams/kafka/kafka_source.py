@@ -1,8 +1,8 @@
 """The data source ``weft_kafka`` for ``spark.readStream`` and ``spark.read``.
 
-Where this code runs: `KafkaSource` in a short-lived Python process at ``load()``; the planning methods of
-`KafkaStreamReader` in one Python process beside the driver, which lives as long as the query; ``read`` in the Python
-workers of the executors, on an unpickled copy of the reader. So a reader has no connection until it plans.
+`KafkaSource` runs in a short-lived Python process at ``load()``. The planning methods of `KafkaStreamReader` run in one
+Python process beside the driver, which lives as long as the query. ``read`` runs in the Python workers of the
+executors, on an unpickled copy of the reader. So a reader has no connection until it plans.
 
 A new query starts with the empty offset ``{}``. Its first batch only stores the starting offsets in the checkpoint; see
 `weft.streams.kafka.offset_plan` for the reason. So ``Trigger.Once`` reads nothing in a first run; use
@@ -58,9 +58,7 @@ Json = dict[str, Any]
 
 
 def columns(*, include_headers: bool) -> StructType:
-    """Schema of the source: `weft.streams.kafka.fetch.SCHEMA` with types of Spark, the same as of Spark's Kafka
-    source.
-    """
+    """Return the schema of the source: `weft.streams.kafka.fetch.SCHEMA` as Spark types, as in Spark's Kafka source."""
     return from_arrow_schema(SCHEMA.append(HEADERS) if include_headers else SCHEMA)
 
 
@@ -73,7 +71,7 @@ class KafkaSource(Source):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Check the options, so that wrong ones are an error of ``load()``, and return the columns.
+        """Check the options, so that ``load()`` reports wrong ones, and return the columns.
 
         Raises:
             InvalidInput: See `parse_options`; or librdkafka does not accept a setting.
@@ -83,11 +81,11 @@ class KafkaSource(Source):
         return columns(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> KafkaBatchReader:
-        """For ``spark.read``: everything from ``startingOffsets`` (default earliest) to the end of the logs."""
+        """Return the reader for ``spark.read``, from ``startingOffsets`` (default earliest) to the end of the logs."""
         options = self._parse("earliest")
         _check_schema(schema, options)
         if options.max_offsets_per_trigger is not None:
-            raise InvalidInput("option 'maxOffsetsPerTrigger' is for streams", hint="leave it out of spark.read")
+            raise InvalidInput("option 'maxOffsetsPerTrigger' is for streams", hint="remove it from spark.read")
         if options.starting == "latest":
             raise InvalidInput(
                 "option 'startingOffsets' is 'latest': a batch would be empty",
@@ -96,7 +94,7 @@ class KafkaSource(Source):
         return KafkaBatchReader(options)
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802 - Spark's name
-        """For ``spark.readStream``; ``startingOffsets`` is by default latest."""
+        """Return the reader for ``spark.readStream``; ``startingOffsets`` is latest by default."""
         options = self._parse("latest")
         _check_schema(schema, options)
         return KafkaStreamReader(options)
@@ -106,10 +104,10 @@ class KafkaSource(Source):
 
 
 def _check_schema(schema: StructType, options: KafkaOptions) -> None:
-    offered = columns(include_headers=options.include_headers)
-    if schema != offered:
+    expected = columns(include_headers=options.include_headers)
+    if schema != expected:
         raise InvalidInput(
-            f"weft_kafka does not accept a schema; its columns are: {', '.join(offered.fieldNames())}",
+            f"weft_kafka does not accept a schema; its columns are: {', '.join(expected.fieldNames())}",
             hint="leave out .schema(...) and decode the value with from_json or another function",
         )
 
@@ -122,7 +120,7 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Ranges from the starting offsets to the ends of the logs.
+        """Return the ranges from the starting offsets to the ends of the logs.
 
         Raises:
             TopicMissing: A topic does not exist.
@@ -145,7 +143,7 @@ class KafkaBatchReader(ForWorkers, DataSourceReader):
 
 
 def _plan_start(options: KafkaOptions, topics: Topics) -> Offsets:
-    """First offsets of a query without a checkpoint; reports offsets that Kafka does not have any more."""
+    """Plan the first offsets of a query without a checkpoint, and report offsets that Kafka does not have any more."""
     recreated = find_recreated(options.starting_identities, topics.identities)
     report_recreated(recreated.values(), strict=options.fail_on_data_loss)
     plan = plan_start(restart_recreated(options.starting, recreated), topics.logs)
@@ -166,11 +164,11 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         self._latest: Offsets | None = None
 
     def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
-        """The empty offset, for every new query, because Spark does not store the initial offset."""
+        """Return the empty offset for every new query, because Spark does not store the initial offset."""
         return {}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The option ``maxOffsetsPerTrigger``."""
+        """Return the limit of the option ``maxOffsetsPerTrigger``."""
         limit = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
@@ -180,14 +178,14 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         self._waited = True
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
-        """The end of the batch that begins at ``start``.
+        """Return the end of the batch that begins at ``start``.
 
-        A running query waits for the end of an outage of the brokers: it reports no new records, and asks again at the
-        next trigger. A query that starts, or that runs with ``Trigger.AvailableNow``, fails instead.
+        During an outage of the brokers a running query waits: it returns ``start``, and tries again at the next
+        trigger. A query that starts, or that runs with ``Trigger.AvailableNow``, fails instead.
 
         Raises:
             TopicMissing: A subscribed topic does not exist when the query starts.
-            SourceUnavailable: The brokers do not answer, and the query is one of those that fail.
+            SourceUnavailable: The brokers do not answer when the query starts, or with ``Trigger.AvailableNow``.
             SourceRefused: The brokers refuse access.
             DataLoss: Kafka does not have the offsets after ``start`` any more, or the topic was created again.
         """
@@ -200,12 +198,12 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         except SourceUnavailable as error:
             if isinstance(error, SourceRefused) or not begin.offsets or self._target is not None:
                 raise
-            logger.warning("the brokers do not answer; the next trigger asks them again: %s", error.message)
+            logger.warning("the brokers do not answer; the next trigger tries again: %s", error.message)
             self._latest = None
             return start
         self._waited = True
         if not self._required:
-            # Only in the first call: if a topic is deleted later, that is reported as a loss.
+            # Only in the first call: a topic that is deleted later is reported as a loss.
             self._cluster.require(topics.logs, begin.offsets, waited=True)
             self._required = True
         self._latest = {partition: log.high for partition, log in topics.logs.items()}
@@ -229,11 +227,11 @@ class KafkaStreamReader(ForWorkers, DataSourceStreamReader, SupportsTriggerAvail
         return identify(plan.offsets, start, topics.identities)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802 - Spark's name
-        """Ends of the logs when the last batch was planned, for Spark's progress (lag = this - ``endOffset``)."""
+        """Return the ends of the logs when the last batch was planned; Spark's progress shows the lag by them."""
         return None if self._latest is None else format_offsets(self._latest)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
-        """The ranges between two offsets of the checkpoint. No broker is asked, so a replay plans the same ranges."""
+        """Return the ranges between two offsets of the checkpoint, without brokers, so that a replay plans the same."""
         finish = parse_position(end)
         begin, _ = drop_recreated(parse_position(start), finish.identities)
         return plan_ranges(begin.offsets, finish.offsets, self._options.min_partitions, finish.identities)

@@ -1,4 +1,4 @@
-"""Decides which offsets a batch reads, from the offsets already read and the logs of the brokers. Pure functions.
+"""Decides which offsets a batch reads, from the offsets already read and the logs of the brokers, by pure functions.
 
 A partition enters the stream in two steps. The batch that first sees it only stores its first offset in Spark's
 checkpoint and reads nothing of it; the next batch reads from there:
@@ -8,10 +8,10 @@ checkpoint and reads nothing of it; the next batch reads from there:
     reads        nothing             t-0 [40, 90)         t-0 [90, 95)
 
 Spark stores only the *end* of a batch. If the first offset were computed when the batch is read ("latest", or the first
-offset that retention has left), a replay after a crash could compute another one, and records would be lost silently.
-With this rule every range is between two offsets of the checkpoint. A topic that was deleted and created again starts
-in the same way, if ``failOnDataLoss=false`` allows it: its partitions count as new, and no range is between offsets of
-two topics (`weft.streams.kafka.recreated_topic`).
+offset that retention has not deleted), a replay after a crash could compute another one, and records would be lost
+silently. With this rule every range is between two offsets of the checkpoint. A topic that was deleted and created
+again starts in the same way, if ``failOnDataLoss=false`` allows it: its partitions count as new, and no range is
+between offsets of two topics (`weft.streams.kafka.recreated_topic`).
 
 Offsets are exclusive ends: ``{t-0: 90}`` means that 90 is the next offset to read.
 """
@@ -54,7 +54,7 @@ class Topics(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Offsets, and the identities of their topics, as far as they are known."""
+    """Offsets, and the known identities of their topics."""
 
     offsets: Offsets
     identities: dict[str, Identity]
@@ -87,7 +87,7 @@ def parse_offsets(json: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def format_offsets(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
-    """Inverse of `parse_offsets`. Sorted, because Spark compares the text of offsets to find new ones."""
+    """Format offsets for `parse_offsets`, sorted, because Spark compares the texts of offsets to detect new ones."""
     json: dict[str, dict[str, int]] = {}
     for partition in sorted(offsets):
         json.setdefault(partition.topic, {})[str(partition.number)] = offsets[partition]
@@ -100,7 +100,7 @@ def parse_position(json: Mapping[str, Mapping[str, Any]]) -> Position:
 
 
 def format_position(position: Position) -> dict[str, dict[str, Any]]:
-    """Inverse of `parse_position`, sorted as `format_offsets` does."""
+    """Format a position for `parse_position`, sorted as by `format_offsets`."""
     return {
         topic: {**partitions, **format_identity(position.identities.get(topic, Identity()))}
         for topic, partitions in format_offsets(position.offsets).items()
@@ -115,7 +115,7 @@ class OffsetPlan(NamedTuple):
 
 
 def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
-    """First offsets of a query without a checkpoint.
+    """Plan the first offsets of a query without a checkpoint.
 
     Raises:
         InvalidInput: ``startingOffsets`` lacks a partition, or names a partition or offset that does not exist.
@@ -129,19 +129,19 @@ def plan_start(starting: Starting, logs: Mapping[Partition, Log]) -> OffsetPlan:
     for partition in logs:
         if partition not in starts and (others := starting.get(Partition(partition.topic, OTHERS))) is not None:
             starts[partition] = others
-    if odd := sorted(set(starts) ^ set(logs)):
+    if mismatched := sorted(set(starts) ^ set(logs)):
         raise InvalidInput(
             "option 'startingOffsets' must name exactly the partitions that exist: "
-            + name_some(f"{p} is {'not named' if p in logs else 'not a partition'}" for p in odd),
+            + name_some(f"{p} is {'not named' if p in logs else 'not a partition'}" for p in mismatched),
             hint=f"use {EARLIEST} (earliest) or {LATEST} (latest) for a partition without an offset, and "
-            f'"{ANY_PARTITION}" for all that are not named',
+            f'"{ANY_PARTITION}" for all other partitions',
         )
     offsets = {p: {EARLIEST: log.low, LATEST: log.high}.get(starts[p], starts[p]) for p, log in logs.items()}
     if beyond := sorted(p for p, log in logs.items() if offsets[p] > log.high):
         raise InvalidInput(
             "option 'startingOffsets' is beyond the end of the log: "
-            + name_some(f"{p} wanted offset {offsets[p]}, {describe_log(logs[p])}" for p in beyond),
-            hint=f"use {LATEST} to start at the end",
+            + name_some(f"{p} needs offset {offsets[p]}, {describe_log(logs[p])}" for p in beyond),
+            hint=f"use {LATEST} to start at the end of the log",
         )
     losses = [describe_loss(p, offsets[p], log) for p, log in sorted(logs.items()) if offsets[p] < log.low]
     return OffsetPlan({p: max(offset, logs[p].low) for p, offset in offsets.items()}, losses)
@@ -177,8 +177,8 @@ def identify(offsets: Offsets, before: Position, brokers: Mapping[str, Identity]
         brokers: Identities of the topics in the brokers.
 
     Returns:
-        The position. It equals ``before`` if the offsets are the same and all identities were known: new leader epochs
-        alone do not cause a batch.
+        The position. It equals ``before`` if the offsets are the same and ``before`` has all identities: new leader
+        epochs alone do not cause a batch.
     """
     identities: dict[str, Identity] = {}
     for topic in {partition.topic for partition in offsets}:
@@ -204,21 +204,21 @@ def plan_end(
     limit: int | None,
     target: Mapping[Partition, int] | None = None,
 ) -> OffsetPlan:
-    """The end of the batch that begins at ``start``.
+    """Plan the end of the batch that begins at ``start``.
 
-    A partition that no longer exists, or is no longer subscribed, keeps its offset, from which it continues if it comes
-    back. New partitions are added with the first offset of their log (see the module).
+    A partition that no longer exists, or is no longer subscribed, keeps its offset, from which it continues if it
+    appears again. New partitions are added with the first offset of their log (see the module).
 
     Args:
-        start: End of the batch before, without topics that were created again.
+        start: End of the previous batch, without topics that were created again.
         logs: All partitions of the subscribed topics.
         topics: The subscribed topics; losses are reported for these only.
         limit: Maximum number of offsets in the batch, divided by `share_limit`; None for no limit.
-        target: The partitions to read, and where they end (``Trigger.AvailableNow``); None for no target.
+        target: The partitions to read, and their ends (``Trigger.AvailableNow``); None for no target.
     """
     subscribed = set(topics)
     losses = [
-        f"{partition} wanted offset {start[partition]}, the partition does not exist any more: its topic was deleted"
+        f"{partition} needs offset {start[partition]}, the partition does not exist any more: its topic was deleted"
         for partition in sorted(start)
         if partition.topic in subscribed and partition not in logs
     ]
@@ -248,7 +248,7 @@ def plan_end(
 
 
 def count_deleted(start: Mapping[Partition, int], logs: Mapping[Partition, Log]) -> int:
-    """Number of offsets after ``start`` that retention has deleted from the logs."""
+    """Count the offsets after ``start`` that retention has deleted from the logs."""
     return sum(max(0, log.low - start.get(partition, log.low)) for partition, log in logs.items())
 
 
@@ -258,7 +258,7 @@ def plan_ranges(
     min_partitions: int | None,
     identities: Mapping[str, Identity] | None = None,
 ) -> list[OffsetRange]:
-    """The ranges of one batch: one per partition with new offsets, or more, so that there are ``min_partitions``."""
+    """Return the ranges of a batch: one per partition with new offsets, divided further to get ``min_partitions``."""
     ids = {topic: identity.topic_id for topic, identity in (identities or {}).items()}
     ranges = [
         OffsetRange(partition, start[partition], end[partition], ids.get(partition.topic, ""))
@@ -295,7 +295,7 @@ def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
         return shares
     for partition, count in backlog.items():
         shares[partition] += spare * (count - 1) // rest
-    # The rest from rounding down goes to the largest remainders. Ties are decided by name, so the result is stable.
+    # What rounding down left over goes to the largest remainders. Ties are decided by name, so the result is stable.
     remainder = spare + len(backlog) - sum(shares.values())
     by_remainder = sorted(backlog, key=lambda p: (-(spare * (backlog[p] - 1) % rest), p))
     for partition in by_remainder[:remainder]:
@@ -304,11 +304,11 @@ def share_limit(backlog: Mapping[Partition, int], limit: int) -> Offsets:
 
 
 def describe_loss(partition: Partition, offset: int, log: Log) -> str:
-    """A sentence about the loss in one partition: topic and number, wanted and available offsets, the likely cause."""
+    """Describe the loss in one partition: topic and number, required and available offsets, the likely cause."""
     cause = "retention deleted older records" if offset < log.low else "the topic was truncated or recreated"
-    return f"{partition} wanted offset {offset}, {describe_log(log)}: {cause}"
+    return f"{partition} needs offset {offset}, {describe_log(log)}: {cause}"
 
 
 def describe_log(log: Log) -> str:
-    """A phrase that states which offsets exist."""
+    """Describe which offsets exist."""
     return f"the log has offsets [{log.low}, {log.high})"

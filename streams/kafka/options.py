@@ -1,8 +1,8 @@
 """Parses and checks the options of ``weft_kafka``, without a request to a broker.
 
-Every error names the option in the spelling of the documentation, and says how to fix it. An unknown option is an
-error, because a misspelt ``failOnDataLoss`` that is ignored would lose data. Spark passes names in lower case, so they
-are compared in lower case; names of librdkafka have no capitals.
+Every error names the option as the documentation spells it, and says how to correct it. An unknown option is an error,
+because ignoring a misspelt ``failOnDataLoss`` could lose data. Spark passes names in lower case, so they are compared
+in lower case; names of librdkafka have no capitals.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES: Final = (
 )
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
-"""Long enough for a leader election or a slow TLS login, short enough that a supervisor notices a failure soon."""
+"""Long enough for a leader election or a slow TLS handshake, short enough that a supervisor notices a failure soon."""
 MIN_REQUEST_TIMEOUT_MS: Final = 100
 """With a shorter time-out a healthy local broker is sometimes reported as unreachable."""
 
@@ -45,14 +45,14 @@ ANY_PARTITION: Final = "*"
 OTHERS: Final = -1
 """The partition number that `ANY_PARTITION` is parsed to."""
 
-_OWNED: Final = {
+_FIXED: Final = {
     "auto.offset.reset": "use startingOffsets and failOnDataLoss",
-    "enable.auto.commit": "offsets live in Spark's checkpoint and are never committed to Kafka",
-    "enable.auto.offset.store": "offsets live in Spark's checkpoint and are never committed to Kafka",
-    "enable.partition.eof": "the source needs this event to finish a range that ends in a gap",
-    "group.instance.id": "partitions are assigned by Spark, the consumer never joins a group",
+    "enable.auto.commit": "remove it: offsets are in Spark's checkpoint and are never committed to Kafka",
+    "enable.auto.offset.store": "remove it: offsets are in Spark's checkpoint and are never committed to Kafka",
+    "enable.partition.eof": "remove it: the source needs this event to finish a range that ends in a gap",
+    "group.instance.id": "remove it: Spark assigns partitions, and the consumer never joins a group",
 }
-"""Settings of librdkafka that the user cannot set, because the guarantees of the source depend on them; and why."""
+"""Settings of librdkafka that the user cannot set, because the guarantees of the source depend on them; with hints."""
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -72,10 +72,10 @@ Starting = Literal["earliest", "latest"] | Mapping[Partition, int]
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """Checked options. Can be pickled, because executors need them.
+    """Checked options. They can be pickled, because executors need them.
 
     Attributes:
-        topics: At least one, sorted, without duplicates.
+        topics: At least one topic, sorted, without duplicates.
         starting: Where a query without a checkpoint begins. A mapping may contain `EARLIEST`, `LATEST` and `OTHERS`.
         starting_identities: Identities of the topics in ``starting``, if it contains any.
         kafka: Settings of librdkafka without the prefix. They may contain secrets, so ``repr`` does not show them.
@@ -94,7 +94,7 @@ class KafkaOptions:
 
 
 def parse_options(raw: Mapping[str, str], *, default_starting: Literal["earliest", "latest"]) -> KafkaOptions:
-    """Check everything that can be checked without a broker.
+    """Parse the options, and check everything that can be checked without a broker.
 
     Raises:
         InvalidInput: An option is unknown or missing, or its value is invalid.
@@ -128,7 +128,7 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         elif near := get_close_matches(name, names, n=1):
             hint = f"did you mean {names[near[0]]!r}?"
         else:
-            hint = f"known options: {', '.join(_NAMES)}, and librdkafka settings as {KAFKA_PREFIX}<name>"
+            hint = f"use one of {', '.join(_NAMES)}, or a librdkafka setting as {KAFKA_PREFIX}<name>"
         raise InvalidInput(f"weft_kafka has no option {name!r}", hint=hint)
 
 
@@ -138,7 +138,7 @@ def _check_kafka(kafka: Mapping[str, str]) -> None:
             "option 'kafka.bootstrap.servers' is missing",
             hint="name at least one broker: .option('kafka.bootstrap.servers', 'host:9092')",
         )
-    for name, reason in _OWNED.items():
+    for name, reason in _FIXED.items():
         if name in kafka:
             raise InvalidInput(f"option '{KAFKA_PREFIX}{name}' cannot be set: the source sets it", hint=reason)
 
@@ -184,7 +184,7 @@ def _parse_timeout(text: str | None) -> int:
 
 
 _STARTING_HINT: Final = (
-    'it takes earliest, latest, or JSON with every partition of every topic: {"topic": {"0": 23, "1": -2, "*": -1}}'
+    'give earliest, latest, or JSON with every partition of every topic: {"topic": {"0": 23, "1": -2, "*": -1}}'
     " where -2 is earliest, -1 is latest, and * every other partition"
 )
 

@@ -1,6 +1,6 @@
-"""Decides whether a topic is the one that was read before, or a later one of the same name. Pure functions.
+"""Decides by pure functions whether a topic is the one that was read before, or a later one of the same name.
 
-A topic that is deleted and created again starts with offset 0, and may have passed the offset at which a query
+A topic that is deleted and created again starts with offset 0, and may already be past the offset at which a query
 continues. So offsets are stored with the identity of their topic, in Spark's checkpoint and in the commits of the
 table:
 
@@ -9,8 +9,8 @@ table:
 
 A topic id is never used again, so the same id before and after a request means that the topic was the same throughout.
 Leader epochs increase with every election and begin at 0 in a new topic. So a smaller epoch means another topic; an
-equal or larger one proves nothing. Offsets without either were written by an older version, and count as offsets of the
-topic that exists now.
+equal or larger one proves nothing. Offsets without id and epochs were written by an older version, and count as offsets
+of the topic that exists now.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ IDENTITY_KEYS: Final = frozenset({TOPIC_ID, LEADER_EPOCHS})
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Identity of a topic, as far as it is known.
+    """The known part of the identity of a topic.
 
     Attributes:
-        topic_id: In the form that Kafka's tools print; "" if it is not known.
+        topic_id: Id as Kafka's tools print it; "" if it is not known.
         epochs: Leader epochs by partition number; used only if there is no topic id.
     """
 
@@ -38,7 +38,7 @@ class Identity:
     epochs: Mapping[int, int] = field(default_factory=dict)
 
     def difference(self, other: Identity) -> str:
-        """A phrase that says why ``other`` is another topic; "" if the two may be the same."""
+        """Describe why ``other`` is another topic; "" if the two may be the same."""
         if self.topic_id and other.topic_id:
             if self.topic_id == other.topic_id:
                 return ""
@@ -69,7 +69,7 @@ def parse_identities(json: Mapping[str, Mapping[str, Any]]) -> dict[str, Identit
 
 
 def format_identity(identity: Identity) -> dict[str, Any]:
-    """Inverse of `parse_identities` for one topic, with sorted keys."""
+    """Format the identity of one topic for `parse_identities`, with sorted keys."""
     json: dict[str, Any] = {}
     if identity.topic_id:
         json[TOPIC_ID] = identity.topic_id
@@ -79,7 +79,7 @@ def format_identity(identity: Identity) -> dict[str, Any]:
 
 
 def find_recreated(offsets_of: Mapping[str, Identity], brokers: Mapping[str, Identity]) -> dict[str, str]:
-    """Topics that were deleted and created again since the offsets were stored, each with a sentence that says why."""
+    """Return the topics that were deleted and created again since the offsets were stored, each with the reason."""
     recreated: dict[str, str] = {}
     for topic in sorted(offsets_of.keys() & brokers.keys()):
         if difference := offsets_of[topic].difference(brokers[topic]):

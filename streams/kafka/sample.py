@@ -13,18 +13,18 @@ from weft.streams.kafka.offset_plan import OffsetRange, Topics
 from weft.streams.kafka.options import KafkaOptions, parse_options
 
 ANSWER_SECONDS: Final = 10.0
-"""Brokers that take longer count as not answering."""
+"""Time limit of a request to the brokers."""
 _NAMES_SECONDS: Final = 5.0
-"""The same for the names of topics, for which a person waits."""
+"""The same for the names of topics, for which a user waits."""
 
 
-def impatient(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
-    """The options, with requests that wait at most some seconds."""
+def limit_requests(options: KafkaOptions, seconds: float = ANSWER_SECONDS) -> KafkaOptions:
+    """Return the options with a time limit of requests of at most ``seconds``."""
     return replace(options, request_timeout_seconds=min(seconds, options.request_timeout_seconds))
 
 
 def load_topics(options: KafkaOptions) -> Topics:
-    """The topics, from brokers that must answer now.
+    """Request the topics, without waiting for brokers that do not answer at once.
 
     Raises:
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
@@ -41,7 +41,7 @@ def load_topics(options: KafkaOptions) -> Topics:
 
 
 def topic_names(servers: str) -> list[str]:
-    """Names of the topics of brokers that must answer now, see `weft.streams.kafka.cluster.Cluster.topic_names`.
+    """Request the names of topics within `_NAMES_SECONDS`, see `weft.streams.kafka.cluster.Cluster.topic_names`.
 
     Args:
         servers: Addresses of brokers, as Kafka's bootstrap servers.
@@ -51,7 +51,7 @@ def topic_names(servers: str) -> list[str]:
         SourceUnavailable, SourceRefused: The brokers do not answer, or refuse access.
     """
     options = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
-    cluster = Cluster(impatient(parse_options(options, default_starting="latest"), _NAMES_SECONDS))
+    cluster = Cluster(limit_requests(parse_options(options, default_starting="latest"), _NAMES_SECONDS))
     try:
         return cluster.topic_names()
     finally:
@@ -64,16 +64,16 @@ def read_newest(options: KafkaOptions, topics: Topics, count: int) -> pa.Table:
     Args:
         options: Options of the source.
         topics: The topics, from `load_topics`.
-        count: How many; 0 for none.
+        count: Number of messages; may be 0.
 
     Raises:
         SourceUnavailable, DataLoss: See `weft.streams.kafka.fetch.read_range`.
     """
     schema = SCHEMA.append(HEADERS) if options.include_headers else SCHEMA
     batches: list[pa.RecordBatch] = []
-    filled = {partition: log for partition, log in topics.logs.items() if log.high > log.low}
-    for partition, log in filled.items():
-        first = max(log.low, log.high - max(1, count // len(filled)))
+    logs_with_messages = {partition: log for partition, log in topics.logs.items() if log.high > log.low}
+    for partition, log in logs_with_messages.items():
+        first = max(log.low, log.high - max(1, count // len(logs_with_messages)))
         identity = topics.identities.get(partition.topic)
         span = OffsetRange(partition, first, log.high, identity.topic_id if identity is not None else "")
         if count and sum(map(len, batches)) < count:

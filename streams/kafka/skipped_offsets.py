@@ -1,8 +1,8 @@
 """Counts the offsets that this process skipped because Kafka did not have them any more (``failOnDataLoss=false``).
 
-Counted are offsets after the end of the last batch that retention had deleted when the next batch was planned. Not
-counted are records of a topic that was truncated or created again, records before the first batch of a query, and
-records that retention deletes between planning and reading.
+The counter includes offsets after the end of the last batch that retention had deleted when the next batch was planned.
+It does not include records of a topic that was truncated or created again, records before the first batch of a query,
+and records that retention deletes between planning and reading.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class SkippedOffsets:
         self._lock = threading.Lock()
 
     def add(self, count: int) -> None:
-        """Count some more."""
+        """Add a number of offsets."""
         with self._lock:
             self._total += count
 
     def total(self) -> int:
-        """The number of offsets since the process started."""
+        """Return the number of offsets since the process started."""
         return self._total
 
 

@@ -1,4 +1,4 @@
-"""Asks the brokers for topic ids, with an admin client, because librdkafka has no such request for consumers."""
+"""Requests topic ids from the brokers with an admin client, because librdkafka's consumers have no such request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TopicIds:
     """A client that requests topic ids. It connects in the background, at the first request."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        """Do not connect yet.
+        """Remember the settings; the first request connects.
 
         Args:
             settings: Settings of librdkafka.
@@ -37,10 +37,10 @@ class TopicIds:
             self._connect().describe_topics(TopicCollection(list(topics)), request_timeout=timeout)
 
     def load(self, topics: Sequence[str], timeout: float) -> dict[str, str]:
-        """Ids by topic, in the form that Kafka's tools print; "" if the broker has no ids. Other topics are left out.
+        """Request ids by topic, as Kafka's tools print them; "" if the broker has no ids. Missing topics are left out.
 
         Args:
-            topics: At least one.
+            topics: At least one topic.
             timeout: Time limit in seconds.
 
         Raises:
@@ -81,9 +81,9 @@ class TopicIds:
 
 
 def shared_topic_ids(options: KafkaOptions) -> TopicIds:
-    """The shared client of this process for these brokers, which stays connected.
+    """Return the shared client of this process for these brokers, which stays connected.
 
-    Tasks use it: one process runs many of them, and a connection costs more than the read of a small range.
+    It is for tasks: a process runs many of them, and connecting takes longer than reading a small range.
     """
     return _shared_ids(tuple(sorted(options.kafka.items())))
 

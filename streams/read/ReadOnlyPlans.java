@@ -28,10 +28,10 @@ import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 
 /**
- * Judges every part of a plan of Spark: nodes, subqueries wherever they are, expressions, tables, catalogs.
+ * Checks every part of a plan of Spark: nodes, subqueries at any place, expressions, tables, catalogs.
  *
- * It is also a strategy of the planner of a session, the first one, so that nothing else is ever executed in it: also
- * not what Spark executes while it analyses a statement, or on behalf of another one.
+ * It is also the first strategy of the planner of a session, so that the session never executes anything else, not even
+ * plans that Spark executes while it analyses a statement, or as a part of another statement.
  */
 public final class ReadOnlyPlans extends SparkStrategy {
 
@@ -40,11 +40,11 @@ public final class ReadOnlyPlans extends SparkStrategy {
     private final Set procedures;
 
     /**
-     * All are names with spaces between them.
+     * All parameters are names separated by spaces.
      *
-     * @param nodes       of the classes of the nodes and commands that are allowed, with their packages
-     * @param functions   of functions that are refused, in lower case
-     * @param procedures  of procedures that are allowed, in lower case
+     * @param nodes       classes of allowed nodes and commands, with their packages
+     * @param functions   refused functions, in lower case
+     * @param procedures  allowed procedures, in lower case
      */
     public ReadOnlyPlans(String nodes, String functions, String procedures) {
         this.nodes = split(nodes);
@@ -52,7 +52,7 @@ public final class ReadOnlyPlans extends SparkStrategy {
         this.procedures = split(procedures);
     }
 
-    /** The first part of a plan that is not allowed; null if all are. */
+    /** Returns the first part of a plan that is not allowed; null if all parts are allowed. */
     public Object refused(LogicalPlan plan) {
         Set known = Collections.newSetFromMap(new IdentityHashMap());
         ArrayDeque waiting = new ArrayDeque();
@@ -118,12 +118,12 @@ public final class ReadOnlyPlans extends SparkStrategy {
         return true;
     }
 
-    /** Whether it is an object of weft: those are proxies of Python objects, and nothing else is. */
+    /** Whether an object is one of weft: only objects of weft are proxies of Python objects. */
     private static boolean isOwn(Object part) {
         return Proxy.isProxyClass(part.getClass());
     }
 
-    /** Whether it is the table that Spark makes of changes that weft gives it. */
+    /** Whether a table is the one that Spark makes from changes that weft returns. */
     private static boolean isOwnChangelog(Object part) {
         return part.getClass().getName().equals("org.apache.spark.sql.execution.datasources.v2.ChangelogTable")
             && isOwn(((Product) part).productElement(0));
@@ -135,7 +135,7 @@ public final class ReadOnlyPlans extends SparkStrategy {
         }
     }
 
-    /** Add what has parts, or is judged itself. Physical plans are neither: what they are made of is judged. */
+    /** Adds an object that has parts, or is checked itself. Physical plans are not: their logical plans are checked. */
     private static void add(Object part, ArrayDeque waiting) {
         if (part instanceof TreeNode && !(part instanceof LogicalPlan) && !(part instanceof Expression)) {
             return;

@@ -25,8 +25,8 @@ _PATH: Final = "path"
 _STORE: Final = "storage_options"
 
 
-def options_given(properties: Mapping[str, str]) -> dict[str, str]:
-    """The options that the user gave, out of everything that Spark passes to a source.
+def user_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that the user gave, out of everything that Spark passes to a source.
 
     Raises:
         InvalidInput: A catalog table is created with ``storage_options``, or without a path.
@@ -51,17 +51,17 @@ def options_given(properties: Mapping[str, str]) -> dict[str, str]:
     return {**options, _PATH: path.removeprefix("file:") if local else path}
 
 
-def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+def store_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     """Return the columns; while a catalog table is created, store its options in the metadata of the first column."""
     if not options.keys() >= _CREATED:
         return schema
     first, *others = schema.fields
-    first_field = StructField(first.name, first.dataType, first.nullable, {_KEY: options_given(options)})
+    first_field = StructField(first.name, first.dataType, first.nullable, {_KEY: user_options(options)})
     return StructType([first_field, *others])
 
 
-def options_kept(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read: those stored by `keep_options`, overridden by those given.
+def merge_options(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a read: those that `store_options` stored, overridden by those of the read.
 
     Raises:
         InvalidInput: Neither has the location of the table.

@@ -17,8 +17,8 @@ from weft.streams.read.relation.planner_interface import ParquetFile
 _LOCAL: Final = "file"
 """URL scheme of local files, for which no check is needed: every process must have access to a local table anyway."""
 _HADOOP_SCHEMES: Final = {"s3": ("s3", "s3a")}
-"""Where Hadoop has other names for a kind of store: the names, in the order in which they are tried. ``s3`` is there on
-EMR, or if ``fs.s3.impl`` is set."""
+"""Hadoop's schemes for a kind of store, in the order in which they are tried, if they differ from weft's. ``s3`` exists
+on EMR, or if ``fs.s3.impl`` is set."""
 _HASTE: Final = {
     "fs.s3a.attempts.maximum": "1",
     "fs.s3a.retry.limit": "1",

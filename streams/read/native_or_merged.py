@@ -3,9 +3,9 @@
 A query gets one snapshot. For each of its scans these rules decide which reader reads which file group:
 
 1. *Native.* A file group without logs consists of its base file, which Spark's vectorised Parquet reader reads. It
-   must have access to the store (`weft.streams.read.hadoop_access`), and the file must contain the right values of the
-   wanted columns for a reader that does not know weft (`weft.storage.core.schema.evolution.reads_as_it_is`). A base
-   file that several file groups share is read natively only if none of them has logs.
+   must have access to the store (`weft.streams.read.hadoop_access`), and a reader that does not know weft must find the
+   right values of the columns in the file (`weft.storage.core.schema.evolution.reads_as_it_is`). A base file that
+   several file groups share is read natively only if none of them has logs.
 2. *Merged.* All other file groups are merged by Arrow in tasks.
 3. If a snapshot has both kinds, a query may read them with two scans (`Part`). Which scan reads a file group depends on
    the snapshot only, not on columns or filters. Those may differ between the two scans, and then each scan might leave
@@ -16,16 +16,17 @@ A query gets one snapshot. For each of its scans these rules decide which reader
 4. *Joined.* Columns of a small referenced table are columns of the scan. If a scan has some of them, all of its file
    groups are read and joined by Arrow in tasks. A large referenced table is joined by Spark
    (`weft.streams.read.reference_planner`).
-5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: handing over the rows takes
-   as long as merging them. Spark's own reader and generated code aggregate rows if none needs a merge, unless all
+5. *Aggregated.* Tasks that merge or join rows also aggregate them, if Spark offers that: returning the rows to Spark
+   takes as long as merging them. Spark's own reader and generated code aggregate rows if none needs a merge, unless all
    aggregates are known without reading rows (`weft.storage.read.pushed.known_aggregates`).
-6. *Filtered when the query runs.* A join gives the values that a column can have (`weft.streams.read.relation`,
-   ``runtime_filters``). Tasks use those of every column: keys choose file groups, row groups and rows before they are
-   merged, others the rows that are handed over. A native scan leaves out file groups, so it uses keys only. Tasks that
-   aggregate use those of the columns of GROUP BY: a group is in the join or not, with all of its rows. First rows are
-   found before a join, so a filter of the join would change them.
-7. *First rows.* For a limit, with or without an order, such tasks hand over no more rows than it needs. If some file
-   groups surely have enough rows for a limit without an order, one task reads them, and Spark applies no limit.
+6. *Filtered when the query runs.* A join determines the values that a column can have (`weft.streams.read.relation`,
+   ``runtime_filters``). Tasks use the values of every column: values of the key select file groups, row groups and rows
+   before they are merged, other values the rows that are returned. A native scan leaves out whole file groups, so it
+   uses values of the key only. Tasks that aggregate use values of the columns of GROUP BY: all rows of a group are in
+   the join, or none. First rows (rule 7) are chosen before a join, so a filter of the join would change them.
+7. *First rows.* For a LIMIT, with or without ORDER BY, tasks that merge or join rows return no more rows than it needs.
+   If some file groups surely have enough rows for a LIMIT without ORDER BY, one task reads them, and Spark applies no
+   limit.
 """
 
 from __future__ import annotations
@@ -99,11 +100,11 @@ class TablePlanner:
         table: The table.
         options: Options of the read.
         parallelism: Number of tasks that run at the same time.
-        task_bytes: Returns the stored bytes of a task at most, called for every scan; None for weft's default.
-        hadoop_file: A file under the URL by which Spark's Parquet reader finds it; None if it does not find it.
+        task_bytes: Returns the largest number of stored bytes of a task, for every scan; None for weft's default.
+        hadoop_file: Returns a file under the URL by which Spark's Parquet reader finds it; None if it does not find it.
         on_scan: Called with the facts of every scan that is planned.
         tuning: Values that affect speed only.
-        bound: What worker processes keep of referenced tables.
+        bound: The rows of referenced tables that worker processes keep.
     """
 
     table: Table
@@ -125,9 +126,9 @@ class PinnedSnapshot(PinnedPlanner):
 
     Attributes:
         snapshot: The snapshot.
-        planner: Has the options of the read, and what is needed to plan scans.
+        planner: The options of the read, and everything that planning a scan needs.
         taken_s: When the snapshot was taken, on the monotonic clock.
-        joins_all: Whether each scan joins all references itself, also large and required ones, and Spark none.
+        joins_all: Whether each scan joins all references, also large and required ones, so that Spark joins none.
     """
 
     snapshot: Snapshot
@@ -135,8 +136,8 @@ class PinnedSnapshot(PinnedPlanner):
     taken_s: float = field(default_factory=time.monotonic)
     joins_all: bool = False
 
-    def checked(self) -> PinnedSnapshot:
-        """The same state for one more query.
+    def recheck(self) -> PinnedSnapshot:
+        """Check that the snapshot still exists, and return this state for another query.
 
         Raises:
             SnapshotExpired: Spark's reader would report a missing file instead.
@@ -149,7 +150,7 @@ class PinnedSnapshot(PinnedPlanner):
 
     @cached_property
     def columns(self) -> pa.Schema:
-        """The columns of the table, and those of all references that can be read: every scan can return them."""
+        """The columns of the table and of all references that can be read; every scan can return all of them."""
         return pa.schema([*self.snapshot.table_columns, *readable_columns(self.snapshot.references)])
 
     def joins(self) -> Sequence[JoinedColumns]:
@@ -206,8 +207,8 @@ class PinnedSnapshot(PinnedPlanner):
         native = sum(file_slice.base_bytes for file_slice in self.native)
         if self._can_divide:
             native += sum(part.base_bytes for group in self.divided.values() for part in group.untouched)
-        every = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
-        pushes = self.planner.options.push_aggregates and every - native >= every * self.planner.tuning.merged_share
+        total = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in self.slices)
+        pushes = self.planner.options.push_aggregates and total - native >= total * self.planner.tuning.merged_share
         if pushes or native < max(self.planner.tuning.mix_min_bytes, 1):
             return (Part.WHOLE,)
         return (Part.FILES, Part.REST)
@@ -238,16 +239,16 @@ class PinnedSnapshot(PinnedPlanner):
     def plan_aggregates(
         self, aggregation: Aggregation, filters: Sequence[Condition], part: Part, runtime: Sequence[Condition] = ()
     ) -> ReadPlan | None:
-        """Rule 5."""
+        """Plan a scan whose tasks aggregate the rows (rule 5 of this module)."""
         result = aggregation.result(self.columns) if self.planner.options.push_aggregates else None
         if result is None:
             return None
         scan, clean = self._choose(aggregation.columns, (*filters, *runtime), part)
-        known_values, groups = None, 0
+        known_values, known_groups = None, 0
         if isinstance(scan, Scan):
-            every = len(scan.slices)
+            total = len(scan.slices)
             scan, known_values = known_aggregates(scan, aggregation)
-            groups = every - len(scan.slices)
+            known_groups = total - len(scan.slices)
             if clean is not None and scan.slices and not runtime:
                 return None
         plan = self._read_plan(
@@ -257,7 +258,7 @@ class PinnedSnapshot(PinnedPlanner):
             (*filters, *runtime),
             lambda rows: AggregatedScan(rows, aggregation, known_values),
             str(aggregation),
-            known=groups,
+            known_groups=known_groups,
         )
         filterable_columns = self._filterable(aggregation.groups, plan.size_bytes or 0)
         named_groups = zip(aggregation.groups, aggregation.group_names, strict=True)
@@ -267,7 +268,7 @@ class PinnedSnapshot(PinnedPlanner):
     def plan_first(
         self, columns: Sequence[str], filters: Sequence[Condition], part: Part, first: FirstRows
     ) -> ReadPlan | None:
-        """Rule 7."""
+        """Plan a scan whose tasks return only the first rows (rule 7 of this module)."""
         if not self.planner.options.push_aggregates or not first.fits(self.columns):
             return None
         scan, clean = self._choose(columns, filters, part)
@@ -291,9 +292,9 @@ class PinnedSnapshot(PinnedPlanner):
     def _choose(
         self, columns: Sequence[str], filters: Sequence[Condition], part: Part
     ) -> tuple[Scan | JoinedScan, list[FileRef] | None]:
-        """A scan without tasks, and the base files that Spark may read instead; None if it has to be read by tasks."""
+        """Return a scan without tasks, and the base files that Spark may read instead; None if tasks must read it."""
         if time.monotonic() - self.taken_s > self.planner.tuning.recheck_seconds:
-            self.snapshot.check_kept()  # see `checked`
+            self.snapshot.check_kept()  # see `recheck`
         if self._uses_references(columns, filters):
             return self._joined_scan(columns, filters, part), None
         scan = self._scan(columns, filters, part)
@@ -315,10 +316,20 @@ class PinnedSnapshot(PinnedPlanner):
         columns: Sequence[str],
         filters: Sequence[Condition],
         pushed: Callable[[Scan | JoinedScan], AggregatedScan | FirstRowsScan] | None = None,
-        shown: str = "",
-        known: int = 0,
+        description: str = "",
+        known_groups: int = 0,
     ) -> ReadPlan:
-        """The plan of a scan; ``pushed`` and ``shown`` are what tasks do with the rows, ``known`` as in `ScanFacts`."""
+        """Plan how a scan is read.
+
+        Args:
+            chosen: The scan.
+            clean: The base files that Spark may read instead; None if tasks must read the scan.
+            columns: Columns of the query.
+            filters: Filters of the query.
+            pushed: Wraps a scan whose tasks aggregate or limit the rows; None if tasks return the rows unchanged.
+            description: ``pushed`` as text.
+            known_groups: Number of file groups whose aggregates are known from statistics.
+        """
         joined = chosen if isinstance(chosen, JoinedScan) else None
         # Large file groups are divided only for merged reads: dividing reads footers, which a native scan does not
         # need.
@@ -328,7 +339,7 @@ class PinnedSnapshot(PinnedPlanner):
             parallelism, task_bytes = self.planner.parallelism, self.planner.task_bytes()
             scan = divide(of_table, self._log_files, parallelism, task_bytes, large=clean is None)
         facts = self._facts(scan, columns, filters, native=clean is not None)
-        facts = replace(facts, pushed=shown, known=known)
+        facts = replace(facts, pushed=description, known=known_groups)
         if self.planner.on_scan is not None:
             self.planner.on_scan(facts)
         rows = scan if joined is None else replace(joined, scan=scan)
@@ -348,14 +359,19 @@ class PinnedSnapshot(PinnedPlanner):
     def _filterable(
         self, columns: Sequence[str], size_bytes: int, native: Sequence[FileSlice] | None = None
     ) -> list[str]:
-        """The columns whose values Spark may give when the query runs (rule 6); ``native``: what Spark reads itself."""
+        """Return the columns by whose values a join may filter the scan when the query runs (rule 6).
+
+        ``native`` are the file slices that Spark reads itself, if it reads the scan natively.
+        """
         tuning = self.planner.tuning
         if size_bytes < tuning.filter_min_bytes or (native and len(native) < tuning.filter_min_groups):
             return []
         if native:
             return [name for name in columns if name in self.snapshot.table_schema.key]
         fields = (self.columns.field(name) for name in columns if name in self.columns.names)
-        return [one.name for one in fields if not (pa.types.is_nested(one.type) or pa.types.is_floating(one.type))]
+        return [
+            field.name for field in fields if not (pa.types.is_nested(field.type) or pa.types.is_floating(field.type))
+        ]
 
     @cached_property
     def _whole(self) -> frozenset[Path]:
@@ -425,7 +441,7 @@ class PinnedSnapshot(PinnedPlanner):
         return replace(scan, slices=slices, skipped=len(of_part) - len(slices), whole=scan.whole | in_part)
 
     def _pieces(self, file_slice: FileSlice, part: Part) -> Sequence[FileSlice]:
-        """What FILES or REST reads of a file group."""
+        """Return the part of a file group that FILES or REST reads."""
         division = self.divided.get(file_slice.group)
         if division is not None:
             return (division.rest,) if part is Part.REST else division.untouched

@@ -1,4 +1,4 @@
-"""Values of rows and results as JSON and as text, the same in every output."""
+"""Converts values of rows and results to JSON and text, in the same way for every output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any, Final
 from weft.storage.core.schema.table_schema import TableSchema
 
 _FORMULA: Final = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-"""How a cell begins that a spreadsheet takes for a formula (OWASP, CSV injection), behind spaces or in full width."""
+"""The beginning of a cell that a spreadsheet takes for a formula (OWASP, CSV injection), also after spaces or in full
+width."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 
 
@@ -39,7 +40,7 @@ def json_value(value: Any) -> Any:
 
 
 def csv_cell(value: Any) -> str:
-    """A value as text; NULL is empty, and nested values are JSON."""
+    """Convert a value to text; NULL is empty, and nested values are JSON."""
     plain = json_value(value)
     if plain is None:
         return ""
@@ -47,9 +48,9 @@ def csv_cell(value: Any) -> str:
 
 
 def spreadsheet_cell(value: Any) -> str:
-    """A value as text for a spreadsheet: as `csv_cell`, but a text that would be a formula begins with an apostrophe.
+    """Convert a value to text for a spreadsheet; an apostrophe is put before a text that would be a formula.
 
-    Numbers, and texts that are numbers such as ``-5``, stay as they are. What programs read is written by `csv_cell`.
+    Numbers, and texts that are numbers such as ``-5``, are not changed. Use `csv_cell` for output that programs read.
     """
     cell = csv_cell(value)
     is_formula = isinstance(value, str) and _FORMULA.match(cell) is not None and _NUMBER.fullmatch(cell) is None

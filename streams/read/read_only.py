@@ -1,19 +1,20 @@
-"""Queries alone: what a session for people who may only read lets through.
+"""Restricts a session to queries, for users who may only read.
 
-Allowed is what is listed here; whatever else a version of Spark has is refused. One text passes these checks:
+Only the plan nodes listed here are allowed; everything else that a version of Spark has is refused. The text of a query
+passes these checks:
 
-1. **As parsed.** Spark runs some statements while it analyses them: CALL, EXECUTE IMMEDIATE, scripts, subqueries of AS
-   OF. So nothing is analysed whose form is not known, and a name that hides the form of its statement, as in
+1. **After parsing.** Spark runs some statements while it analyses them: CALL, EXECUTE IMMEDIATE, scripts, subqueries of
+   AS OF. So only nodes of the list are analysed. A name that hides the kind of its statement, as in
    ``CREATE TABLE IDENTIFIER('a' || 'b')``, is refused.
-2. **As analysed.** Every node, also in subqueries and views, is one of the list; every table and every catalog is an
-   object of weft; no function is one of a user. This plan is then run, and not the text again, which might mean
+2. **After analysis.** Every node, also in subqueries and views, is on the list; every table and every catalog is an
+   object of weft; no function is defined by a user. The analysed plan is run, not the text again, which might mean
    something else by then.
-3. **When it is planned.** The first strategy of the planner judges each plan that Spark executes in the session, for
+3. **While planning.** The first strategy of the planner checks every plan that Spark executes in the session, for
    whatever reason.
 
-Besides, the session lacks what a reader does not need: functions that call Java or open files (`FUNCTIONS`), files as
-tables, Hive, and variables in texts: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be the value of that one.
-`weft.streams.catalog.table_session` takes Spark's own catalog away, too.
+The session also lacks features that a reader does not need: functions that call Java or open files (`FUNCTIONS`), files
+as tables, Hive, and the substitution of variables: ``'${env:AWS_SECRET_ACCESS_KEY}'`` would be the value of that
+variable. `weft.streams.catalog.table_session` removes Spark's own catalog, too.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ READ_ONLY: Final[Mapping[str, str]] = {
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
 }
-"""Settings of a session for queries alone."""
+"""Settings of a session that is restricted to queries."""
 
 FUNCTIONS: Final = frozenset(
     (
@@ -40,14 +41,14 @@ FUNCTIONS: Final = frozenset(
         *("java_method", "reflect", "try_reflect"),
         # Read a file or a URL that an option names, or load a class: rowValidationXSDPath, avroSchemaUrl, a descriptor.
         *("from_xml", "schema_of_xml", "from_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
-        # Open what a document names: <!DOCTYPE a SYSTEM "http://...">.
+        # Open the URLs in a document: <!DOCTYPE a SYSTEM "http://...">.
         *("xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long", "xpath_number"),
         *("xpath_short", "xpath_string"),
         # Shows what other queries have logged.
         "python_worker_logs",
     )
 )
-"""Functions of Spark that a session for queries alone does not have."""
+"""Functions of Spark that are removed from a session that is restricted to queries."""
 
 _SPARK: Final = "org.apache.spark.sql."
 _NODES: Final[Mapping[str, str]] = {
@@ -68,32 +69,32 @@ _NODES: Final[Mapping[str, str]] = {
         UnresolvedProcedure UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedTVFAliases
         UnresolvedTable UnresolvedTableOrView UnresolvedTableValuedFunction UnresolvedTranspose""",
     "catalyst.expressions": "PipeOperator",
-    # What readers do besides; EXPLAIN and DESCRIBE QUERY have another statement, which is judged like this one.
+    # Statements other than queries; EXPLAIN and DESCRIBE QUERY contain another statement, which is checked, too.
     "execution.command": """
         DescribeFunctionCommand DescribeProcedureCommand DescribeQueryCommand ExplainCommand ShowCatalogsCommand
         ShowCurrentNamespaceCommand ShowNamespacesCommand ShowProceduresCommand""",
     "execution.datasources.v2": "DataSourceV2Relation DataSourceV2ScanRelation",
-    # Spark's own: the rows of a step that has ended, and those that weft gives it in the driver.
+    # Nodes that Spark makes: the rows of a stage that has ended, and rows that weft passes in the driver.
     "execution.adaptive": "LogicalQueryStage",
     "execution": "LogicalRDD",
 }
 """Names of the classes of allowed nodes, by package."""
 _EXPLAINS: Final[Mapping[str, str]] = {"ExplainCommand": "logicalPlan", "DescribeQueryCommand": "plan"}
-"""Commands about another statement, and where it is."""
+"""Commands that contain another statement, and the field with its plan."""
 
 
 class ReadOnlyQueries:
-    """The queries of a session that can do nothing else from now on."""
+    """Restricts a session to queries, and analyses them."""
 
     def __init__(self, spark: SparkSession, procedures: Collection[str] = ()) -> None:
         """Restrict a session.
 
         Args:
-            spark: The session; started with `READ_ONLY`, and not used for anything else.
+            spark: The session; it was started with the settings `READ_ONLY`, and is not used for anything else.
             procedures: Names of procedures that may be called.
 
         Raises:
-            InvalidInput: This Spark has other classes than those that the check knows.
+            InvalidInput: This version of Spark lacks a class that the check needs.
         """
         self._spark = spark
         self._session: Any = spark._jsparkSession  # noqa: SLF001 - Spark has no other way
@@ -108,9 +109,9 @@ class ReadOnlyQueries:
         """Analyse a query.
 
         Raises:
-            InvalidInput: It is another statement.
-            pyspark.errors.ParseException: It is no SQL.
-            pyspark.errors.AnalysisException: It is not a query of existing tables and columns.
+            InvalidInput: The statement is not a query.
+            pyspark.errors.ParseException: The text is not SQL.
+            pyspark.errors.AnalysisException: A table or column does not exist, or the query is otherwise invalid.
         """
         plan = self._session.sessionState().sqlParser().parsePlan(sql)
         self._check(plan)
@@ -122,7 +123,7 @@ class ReadOnlyQueries:
         return DataFrame(getattr(dataset, "MODULE$").ofRows(self._session, analysed), self._spark)
 
     def _analyse(self, plan: Any) -> Any:
-        """The analysed plan of one that may be analysed. No command is run, but CALL, which Spark runs here."""
+        """Analyse a plan that has passed `_check`. Commands are not run, except CALL, which Spark runs here."""
         mode = self._jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         return self._session.sessionState().executePlan(plan, mode).analyzed()
 
@@ -131,13 +132,13 @@ class ReadOnlyQueries:
         if part is not None:
             raise InvalidInput(
                 f"only queries are allowed here, and this is {_words(part)}",
-                hint="SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN"
+                hint="use SELECT, WITH, VALUES, SHOW, DESCRIBE or EXPLAIN"
                 + (f", and CALL of {', '.join(sorted(self._procedures))}" if self._procedures else "")
-                + "; for others: weft sql",
+                + "; run other statements with weft sql",
             )
 
     def _new_plans(self) -> Any:
-        """The object of the JVM that judges plans."""
+        """Create the JVM object that checks plans."""
         nodes = [f"{_SPARK}{package}.{name}" for package, names in _NODES.items() for name in names.split()]
         try:
             names = (" ".join(words) for words in (nodes, FUNCTIONS, self._procedures))
@@ -158,14 +159,14 @@ class ReadOnlyQueries:
 
 
 def _explained_plans(plan: Any) -> Iterator[Any]:
-    """The statements that a statement is about."""
+    """Yield the plans of the statements that a statement contains."""
     while (inner := _EXPLAINS.get(plan.getClass().getSimpleName())) is not None:
         plan = getattr(plan, inner)()
         yield plan
 
 
 def _words(part: Any) -> str:
-    """A part of a plan in words: ``InsertIntoStatement`` is an insert into statement."""
+    """Describe a node of a plan: ``InsertIntoStatement`` is "an insert into statement"."""
     match name := str(part.getClass().getSimpleName()):
         case "UnresolvedFunction":
             return f"a call of {part.nameParts().last()}, which calls programs or opens files"

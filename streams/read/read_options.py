@@ -30,7 +30,7 @@ def split_names(value: Any) -> Any:
 
 
 def location_of(raw: Mapping[str, str]) -> TableLocation:
-    """The location of a table from the options ``path`` and ``storage_options`` (a JSON object).
+    """Parse the location of a table from the options ``path`` and ``storage_options`` (a JSON object).
 
     No error message contains the storage options, because they may contain secrets.
 
@@ -63,15 +63,16 @@ class ReadOptions(BaseModel):
 
     Attributes:
         as_of: Aware time, name of a savepoint, or text of a cut; the newest snapshot of each query by default.
-        require: Groups that must be present in a row: one makes a left join, all an inner join.
+        require: Groups that must be present in a row. With one group the result is that of a left join, with all groups
+            that of an inner join.
         read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: Refuse a snapshot as long as events up to this value may still arrive, according to the
             watermarks of the streams that feed the groups of ``complete_groups``.
         complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
-        moment: Insist that the newest snapshot is the table at one moment; see `Table.snapshot`.
-        push_aggregates: Let the tasks that merge rows also aggregate them, and hand over no more of them than a LIMIT
-            needs, where the answer is that of Spark. Affects views on Spark, and there speed only.
+        moment: Require that the newest snapshot is the table at one moment; see `Table.snapshot`.
+        push_aggregates: Let the tasks that merge rows also aggregate them, and return no more rows than a LIMIT needs,
+            if the result is the same as Spark's. This affects only the speed, and only of views on Spark.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

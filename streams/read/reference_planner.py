@@ -52,7 +52,7 @@ def readable_columns(tables: Sequence[ReferencedTable]) -> list[pa.Field]:
 
 
 def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColumns:
-    """What a view shows of a referenced table; ``require`` names the groups and references that rows must have."""
+    """Return how a view joins a referenced table; ``require`` names the groups and references that rows must have."""
     reference = table.reference
     columns = tuple(zip(reference.columns, reference.shown_names, strict=True))
     required = reference.name in require
@@ -67,7 +67,7 @@ def joined_columns(table: ReferencedTable, require: Sequence[str]) -> JoinedColu
 
 
 def _stored_bytes(table: ReferencedTable) -> float:
-    """Stored bytes of the key and the columns of the reference, estimated by the number of columns."""
+    """Estimate the stored bytes of the key and the columns of the reference, from the number of columns."""
     files = table.files
     columns_read = {*files.table_schema.key, *table.reference.columns}
     stored_size = sum(file_slice.base_bytes + file_slice.log_bytes for file_slice in files.slices)
@@ -82,7 +82,7 @@ class ReferencePlanner(PinnedPlanner):
         planner: Plans its scans.
         columns: The columns that the view shows.
         key: The key columns.
-        required: Whether the view leaves out the rows of its table that have no row here: then the keys are needed.
+        required: Whether the view leaves out rows of its table without a row in this one, so that the keys are needed.
     """
 
     planner: PinnedPlanner
@@ -106,7 +106,7 @@ class ReferencePlanner(PinnedPlanner):
 
     def _is_used(self, columns: Sequence[str], filters: Sequence[Condition]) -> bool:
         used_columns = {*columns, *(name for item in filters for name in columns_of(item))}
-        # A key column that the view shows cannot be told from the one that it joins by.
+        # If the view also shows a key column, a use of it cannot be distinguished from the join.
         return self.required or not used_columns.issubset(self.key) or not set(self.columns).isdisjoint(self.key)
 
 

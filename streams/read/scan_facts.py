@@ -26,7 +26,7 @@ class ScanFacts:
         filter: The filter that weft applies, or an empty text.
         tasks: Number of tasks; 0 if Spark's Parquet reader divides the files.
         divided: Number of file groups that several tasks read.
-        pushed: Aggregates that tasks compute of the rows, or how many rows they return; empty if they return all.
+        pushed: The aggregates that tasks compute, or how many rows they return; empty if they return all rows.
         known: Number of file groups whose aggregates are known without reading them; not among ``file_groups``.
     """
 
@@ -45,7 +45,7 @@ class ScanFacts:
     known: int = 0
 
     def __str__(self) -> str:
-        looked_for = f", filter {self.filter}" if self.filter else ""
+        filter_text = f", filter {self.filter}" if self.filter else ""
         computed = f", {self.pushed}" if self.pushed else ""
         known_text = f"{self.known} known from statistics, " if self.known else ""
         in_tasks = (
@@ -54,5 +54,5 @@ class ScanFacts:
         return (
             f"weft {self.cut}, {counted(self.file_groups, 'file group')} ({self.with_logs} with logs), "
             f"{self.skipped} skipped, {known_text}{in_tasks}logs {self.log_bytes} bytes, base {self.base_bytes} bytes, "
-            f"{counted(len(self.columns), 'column')}{looked_for}{computed}"
+            f"{counted(len(self.columns), 'column')}{filter_text}{computed}"
         )

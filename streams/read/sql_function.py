@@ -26,14 +26,14 @@ class SqlFunction:
         """Analyse the expression.
 
         Raises:
-            InvalidInput: Spark refuses it; or it refers to another column, or its value does not fit the column.
+            InvalidInput: The expression is invalid, uses another column, or has a value that does not fit the column.
         """
         self._spark, self._column = spark, column
         self._sql = f"CAST(({expression}) AS {format_type(kind)}) AS `{column}`"
         self(pa.array([], kind))
 
     def __call__(self, values: pa.Array) -> pa.ChunkedArray:
-        """The value of the expression for each value.
+        """Evaluate the expression for each value.
 
         Raises:
             InvalidInput: The expression fails, for example because of a cast.
@@ -42,7 +42,7 @@ class SqlFunction:
         try:
             answer = self._spark.createDataFrame(rows).selectExpr(self._sql, _ROW).toArrow()
         except PySparkException as error:
-            raise InvalidInput(short_message(error), hint=f"the expression sees one column: {self._column}") from None
+            raise InvalidInput(short_message(error), hint=f"use only column {self._column} in the expression") from None
         return answer.sort_by(_ROW).column(self._column).cast(values.type)
 
 

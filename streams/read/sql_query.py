@@ -1,4 +1,4 @@
-"""``weft sql``: Spark SQL queries in a new local Spark session, over one table or over those of a catalog."""
+"""``weft sql``: Spark SQL queries in a new local Spark session, over one table or over the tables of a catalog."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class PlannedQuery:
     frame: DataFrame
 
     def plan(self) -> str:
-        """Spark's physical plan; fills `scans`, and reads nothing."""
+        """Return Spark's physical plan. This fills `scans`; no rows are read."""
         plan: str = self.frame._jdf.queryExecution().executedPlan().toString()  # noqa: SLF001 - EXPLAIN only prints it
         return plan
 
     def rows(self, limit: int | None) -> list[Any]:
-        """The first rows; all of them without a limit.
+        """Return the first ``limit`` rows, or all rows.
 
         Raises:
             InvalidInput: Python cannot represent a value.
@@ -63,7 +63,7 @@ class PlannedQuery:
             ) from error
 
     def arrow(self, limit: int | None) -> pa.Table:
-        """The first rows as an Arrow table; all of them without a limit."""
+        """Return the first ``limit`` rows, or all rows, as an Arrow table."""
         return self._first(limit).toArrow()
 
     def _first(self, limit: int | None) -> DataFrame:
@@ -83,16 +83,16 @@ class SqlSession:
         look_at: Callable[[ReadOptions], None] | None = None,
         read_only: ReadOnlyQueries | None = None,
     ) -> None:
-        """Queries of a session.
+        """Wrap a session.
 
         Args:
             spark: The session.
-            hint: Hint of errors: what the tables are called.
-            names: Gives the names of tables and columns that a query may use.
-            table: The table of queries, if they have only one.
+            hint: Hint of errors, with the names of the tables.
+            names: Returns the names of tables and columns that a query may use.
+            table: The table of queries, if there is only one.
             scans: List of the scans of that table, which its planner fills.
             look_at: Changes which snapshot and rows of that table queries read.
-            read_only: Analyses the queries of a session in which nothing else is allowed.
+            read_only: Analyses queries, if the session is restricted to queries.
         """
         self._spark, self._hint, self._table = spark, hint, table
         self._look_at, self._read_only = look_at, read_only
@@ -107,15 +107,15 @@ class SqlSession:
             TableError: The table has no such snapshot.
         """
         if self._look_at is None:
-            raise InvalidInput("the session has several tables", hint="say it in the query: t TIMESTAMP AS OF '...'")
+            raise InvalidInput("the session has several tables", hint="use t TIMESTAMP AS OF '...' in the query")
         self._look_at(options)
 
     def cancel(self) -> None:
-        """Cancel all jobs of the session; called in another thread than that of the query."""
+        """Cancel all jobs of the session. Call it in another thread than that of the query."""
         self._spark.sparkContext.cancelAllJobs()
 
     def progress(self) -> Stage | None:
-        """The tasks that run now; called in another thread than that of the query."""
+        """Return the numbers of tasks of the running query. Call it in another thread than that of the query."""
         return running_tasks(self._spark, "running")
 
     @contextmanager
@@ -168,35 +168,35 @@ def sql_session(settings: CommandSettings, options: ReadOptions) -> Iterator[Sql
 
 
 def view_names(location: TableLocation) -> tuple[str, ...]:
-    """Names of the table in a query."""
+    """Return the names of the table in a query."""
     # Spark ignores the case of names: a folder called T needs no second view.
     return (VIEW,) if location.name.lower() == VIEW else (VIEW, location.name)
 
 
 @contextmanager
 def spark_errors(hint: str) -> Iterator[None]:
-    """Turn errors of Spark, also internal ones, into `InvalidInput` with a hint; those of weft in workers stay."""
+    """Convert errors of Spark, also internal ones, to `InvalidInput` with a hint, but not errors of weft in workers."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
         if (problem := python_problem(error)) is not None:
             raise problem from None
-        # An error of weft that came through the JVM has a hint of its own.
+        # An error of weft that came through the JVM has its own hint.
         message, _, own_hint = short_message(error).partition("\nhint: ")
         if message.startswith("[MISSING_CATALOG_ABILITY.FUNCTIONS]"):
-            # Spark has looked for it among its own functions before it asks the current catalog.
-            message = "there is no such function: the catalog has none besides those of Spark"
+            # Spark asks the current catalog only after it has searched its own functions.
+            message = "there is no such function: the catalog has only the functions of Spark"
             own_hint = (
-                "https://spark.apache.org/docs/latest/api/sql/ has these; "
-                "in weft sql SHOW FUNCTIONS IN spark_catalog.default lists them"
+                "see https://spark.apache.org/docs/latest/api/sql/, "
+                "or SHOW FUNCTIONS IN spark_catalog.default in weft sql"
             )
         raise InvalidInput(message, hint=own_hint or hint) from None
 
 
 def short_message(error: Exception) -> str:
-    """The first sentences of an error of Spark, without the plan and the Java stack."""
+    """Return the message of an error of Spark, without the plan and the Java stack."""
     text = str(error).split("\n\nJVM stacktrace", 1)[0].split(";\n", 1)[0]
-    # What Spark puts around errors of a catalog.
+    # Spark adds these around errors of a catalog.
     text = text.removeprefix("[USER_RAISED_EXCEPTION] ").removesuffix(" SQLSTATE: P0001")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError):  # one that PySpark does not know, such as an internal error of Spark

@@ -1,4 +1,4 @@
-"""Adds a hidden option to ``spark.readStream.format("weft")``, so that the source knows that it is read as a stream.
+"""Adds a hidden option to ``spark.readStream.format("weft")``, which tells the source that it is read as a stream.
 
 Spark asks a Python source for its columns before it says whether the read is a stream, and a stream of changes has more
 columns than a batch. Importing weft after pyspark adds the option, and so does `weft.register`. Without it the user

@@ -1,8 +1,8 @@
 """``spark.read.format("weft")``: a table through Spark's plain Python data source.
 
-For sessions in which `weft.streams.read.view` cannot create a view, such as Spark Connect. Spark does not pass the
-columns that a query needs to such a source, so all are read. A DataFrame is not live either: Spark keeps what the first
-query has planned, so a loaded DataFrame, or a view of it in SQL, is one fixed snapshot.
+It is for sessions in which `weft.streams.read.view` cannot create a view, such as Spark Connect. Spark does not tell
+such a source which columns a query needs, so all are read. A DataFrame is not live: Spark keeps the plan of the first
+query, so a loaded DataFrame, or an SQL view of it, always shows one fixed snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from weft.storage import Snapshot, Table
 from weft.storage.core.schema.state_columns import state_columns
 from weft.storage.errors import InvalidInput
-from weft.streams.read.catalog_table import keep_options, options_given, options_kept
+from weft.streams.read.catalog_table import merge_options, store_options, user_options
 from weft.streams.read.change_stream import ChangeOptions, ChangeStreamReader, change_batch_reader, change_schema
 from weft.streams.read.read_options import LOCATION_OPTIONS, ReadOptions, location_of
 from weft.streams.read.relation.task_reader import TaskReader
@@ -31,7 +31,7 @@ from weft.streams.read.stream_mark import SOURCE, mark_streams
 from weft.streams.spark.data_sources import register_source
 from weft.streams.spark.for_workers import Source
 
-_PARALLELISM = 16  # Spark does not pass the number of parallel tasks to a source; small file groups share a task anyway
+_PARALLELISM = 16  # Spark does not tell a source how many tasks run in parallel; small file groups share a task anyway
 
 
 def register(spark: SparkSession) -> None:
@@ -59,17 +59,17 @@ class WeftSource(Source):
         return SOURCE
 
     def schema(self) -> StructType:
-        options = options_given(self.options)
+        options = user_options(self.options)
         changes = ChangeOptions.of(options)
         if changes is not None:
-            return keep_options(change_schema(_table(options), changes), self.options)
+            return store_options(change_schema(_table(options), changes), self.options)
         snapshot = _read_options(options).snapshot(_table(options))
         # Spark pickles the source for planning: rows and columns must be those of one snapshot.
         self._cut = str(snapshot.cut)
-        return keep_options(from_arrow_schema(snapshot.schema), self.options)
+        return store_options(from_arrow_schema(snapshot.schema), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        all_options = options_kept(schema, self.options)
+        all_options = merge_options(schema, self.options)
         changes = ChangeOptions.of(all_options)
         if changes is not None:
             return change_batch_reader(_table(all_options), changes, schema)
@@ -85,7 +85,7 @@ class WeftSource(Source):
         return TaskReader(scan.without_tasks().read, scan.tasks, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        options = options_kept(schema, self.options)
+        options = merge_options(schema, self.options)
         return ChangeStreamReader(location_of(options), ChangeOptions.of(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's
@@ -113,7 +113,7 @@ def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
     schema = snapshot.table_schema
     states = [column.field for column in state_columns(schema).values()]
     others = {name for reference in schema.references for name in reference.shown_names}
-    # A referenced table that is missing is an error only for its columns.
+    # A missing referenced table is an error only if one of its columns is requested.
     columns = snapshot.schema if others.intersection(requested.names) else schema.arrow
     fields = {field.name: field for field in from_arrow_schema(pa.schema([*columns, *states]))}
     for field in requested:
@@ -126,12 +126,12 @@ def _check_columns(requested: StructType, snapshot: Snapshot) -> None:
             null = "" if field.nullable else " NOT NULL"
             raise InvalidInput(
                 f"column {field.name} is {column.dataType.simpleString()}, not {field.dataType.simpleString()}{null}",
-                hint="leave .schema(...) out, and cast what was loaded",
+                hint="leave out .schema(...), and cast the columns after loading",
             )
 
 
 def _no_target(instead: str) -> InvalidInput:
     return InvalidInput(
         "format weft cannot write: only the writer of a lane can",
-        hint=f"use {instead}; for CREATE TABLE and INSERT in SQL a catalog of weft.register_catalog",
+        hint=f"use {instead}; for CREATE TABLE and INSERT in SQL use a catalog of weft.register_catalog",
     )

@@ -1,6 +1,6 @@
 """weft tables as Spark tables: a live view, and one fixed snapshot.
 
-The entry point for reads with Spark. `weft.streams.read.relation.live_view` connects a view to Spark's planner,
+This is the entry point for reads with Spark. `weft.streams.read.relation.live_view` connects a view to Spark's planner,
 `weft.streams.read.native_or_merged` plans the scans, and `weft.streams.read.read_options` has the options.
 """
 
@@ -48,15 +48,16 @@ def create_view(
         uri: The table's path or URL.
         name: A plain identifier.
         as_of: Aware time (datetime, or ISO 8601), name of a savepoint, or text of a cut.
-        require: Groups that must be present in a row: one makes a left join, all an inner join.
+        require: Groups that must be present in a row. With one group the result is that of a left join, with all groups
+            that of an inner join.
         read_optimized: Read base files only: as fast as Parquet, but without commits since the last compaction.
         complete_through: A query fails while events up to this value may still arrive, according to the watermarks of
             the streams that feed the groups of ``complete_groups``.
         complete_groups: Groups that ``complete_through`` applies to; all by default. No row is left out.
         settled: Refuse a time whose snapshot may still change. By default a warning with the cut is logged.
-        moment: Insist that each query reads the table at one moment; see `weft.Table.snapshot`.
-        push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, where
-            the answer is that of Spark. Without it Spark gets all rows.
+        moment: Require that each query reads the table at one moment; see `weft.Table.snapshot`.
+        push_aggregates: Let the tasks that merge rows also aggregate them, and find the first rows of a LIMIT, if the
+            result is the same as Spark's. Without it Spark gets all rows.
         storage_options: Options of the fsspec file system.
 
     Raises:
@@ -96,9 +97,9 @@ def snapshot(
     push_aggregates: bool = True,
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
-    """One fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
+    """Return one fixed snapshot as a DataFrame; arguments and errors as in `create_view`.
 
-    It can be read as long as cleaning retains it. After that a new query fails with `SnapshotExpired`. A query that is
+    It can be read as long as cleaning retains it. Later a new query fails with `SnapshotExpired`. A query that is
     running when its files are deleted fails with the same error, or with Spark's error for a missing file.
     """
     options = ReadOptions.of(
@@ -114,7 +115,7 @@ def snapshot(
         }
     )
     planner = planner_of(spark, uri, options, storage_options)
-    return relation_dataframe(spark, planner().checked, name=Path(str(uri)).name or "weft")
+    return relation_dataframe(spark, planner().recheck, name=Path(str(uri)).name or "weft")
 
 
 def planner_of(
@@ -124,10 +125,10 @@ def planner_of(
     storage_options: Mapping[str, Any] | None = None,
     on_scan: Callable[[ScanFacts], None] | None = None,
 ) -> TablePlanner:
-    """The planner of a view or DataFrame; ``on_scan`` is called with the facts of every scan of a query.
+    """Return the planner of a view or DataFrame; ``on_scan`` is called with the facts of every scan of a query.
 
     Raises:
-        TableError: See `create_view`. A wrong option is an error here, not in the first query.
+        TableError: See `create_view`. A wrong option is reported here, and not by the first query.
     """
     table = Table.open(uri, storage_options=storage_options)
     options.check(table)
@@ -137,13 +138,13 @@ def planner_of(
 def table_planner(
     spark: SparkSession, table: Table, options: ReadOptions, on_scan: Callable[[ScanFacts], None] | None = None
 ) -> TablePlanner:
-    """The planner of an open table. The options are checked when a query is planned."""
+    """Return the planner of an open table. The options are checked when a query is planned."""
     task_bytes = functools.partial(_task_bytes, spark)
     return TablePlanner(table, options, _parallelism(spark), task_bytes, HadoopAccess(spark), on_scan)
 
 
 def _parallelism(spark: SparkSession) -> int:
-    """Number of tasks that run at the same time; a guess if the JVM is not accessible."""
+    """Return the number of tasks that run at the same time; a guess if the JVM is not accessible."""
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:
@@ -155,7 +156,7 @@ _UNITS: Final = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
 
 def _task_bytes(spark: SparkSession) -> int | None:
-    """Bytes of a split as the session limits them for Parquet files; None if the session cannot be asked."""
+    """Return the session's limit of the bytes of a split of Parquet files; None if the setting cannot be read."""
     try:
         setting = spark.conf.get(_MAX_PARTITION_BYTES)
     except Exception:
@@ -164,6 +165,6 @@ def _task_bytes(spark: SparkSession) -> int | None:
 
 
 def parse_size(text: str) -> int | None:
-    """Bytes of a size as Spark writes it, such as ``128MB``, ``64k`` or ``1048576b``; None for other texts."""
+    """Parse a size as Spark writes it, such as ``128MB``, ``64k`` or ``1048576b``, to bytes; None for other texts."""
     size_match = re.fullmatch(r"([0-9]+)(b|[kmgtp]b?)?", text.strip().lower())
     return None if size_match is None else int(size_match[1]) << 10 * _UNITS[(size_match[2] or "")[:1]]

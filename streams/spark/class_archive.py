@@ -1,15 +1,14 @@
-"""The archive of Spark's classes from which JVMs start with less work (class-data sharing).
+"""The archive of Spark's classes, with which JVMs start faster (class-data sharing).
 
-A JVM that starts Spark and a streaming query reads some 20,000 classes from jars, checks and prepares them. An archive
-holds them prepared. The JVM maps it into memory, so all writers of a machine share most of its pages, and it is read
-as far as it is used. That needs the option of the JVM which maps it where it was made for
+A JVM that starts Spark and a streaming query reads some 20,000 classes from jars, verifies and prepares them. An
+archive contains the prepared classes. The JVM maps it into memory, so all writers of a machine share most of its pages,
+and only the used part is read. That needs a JVM option which maps the archive at its original address
 (`weft.streams.spark.settings`).
 
-`weft class-archive` makes it once for a machine or an image (`weft.streams.demo.train_classes`). A session uses it if
-it is there, and starts without it as before. The name of the file depends on everything that the JVM compares when it
-maps an
-archive: the version of Java and the jars of Spark, with their sizes and times. So an archive that does not fit any more
-is not used, and the next one is another file. The JVM compares as well, and ignores an archive that does not fit.
+`weft class-archive` creates the archive once for a machine or an image (`weft.streams.demo.train_classes`). A session
+uses it if it exists. The name of the file depends on everything that the JVM compares when it maps an archive: the
+version of Java, and the jars of Spark with their sizes and times. So an archive that no longer fits is not used, and
+the next one is another file. The JVM compares these, too, and ignores an archive that does not fit.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from typing import Final
 from weft.storage.errors import NotFound
 
 CACHE: Final = "WEFT_CACHE"
-"""Environment variable: the folder of the archive. The default is ``weft`` in the user's folder for caches."""
+"""Environment variable with the folder of the archive. The default is ``weft`` in the user's cache folder."""
 
 
 def find_archive(java_version: str) -> Path | None:
-    """The archive for a Java, if it was made; see `archive_path`."""
+    """Return the archive for a version of Java; None if it does not exist. See `archive_path`."""
     try:
         path = archive_path(java_version)
     except NotFound:
@@ -35,10 +34,10 @@ def find_archive(java_version: str) -> Path | None:
 
 
 def archive_path(java_version: str) -> Path:
-    """Where the archive is, or would be, for a Java and the jars of Spark.
+    """Return the path of the archive for a version of Java and the jars of Spark, also if it does not exist.
 
     Args:
-        java_version: What ``java -version`` prints.
+        java_version: Output of ``java -version``.
 
     Raises:
         NotFound: The user has no home folder.
@@ -46,7 +45,7 @@ def archive_path(java_version: str) -> Path:
     digest = hashlib.sha256(java_version.encode())
     for jar in sorted(_jars().glob("*.jar")):
         facts = jar.stat()
-        # Seconds, as the JVM compares: layers of images do not keep more.
+        # In seconds, as the JVM compares: layers of images do not store more.
         digest.update(f"{jar} {facts.st_size} {int(facts.st_mtime)}\n".encode())
     return _folder() / f"spark-classes-{digest.hexdigest()[:16]}.jsa"
 

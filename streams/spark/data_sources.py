@@ -1,9 +1,9 @@
-"""Registers the Python data sources of weft, so that queries are planned by the driver's Python and read on executors.
+"""Registers the Python data sources of weft, so that the driver's Python plans queries and executors read.
 
-Spark runs the same Python (``PYSPARK_PYTHON``) for both. With a packed environment that is a path such as
+By default Spark runs the same Python (``PYSPARK_PYTHON``) for both. With a packed environment that is a path such as
 ``./environment/bin/python``, which exists on executors only. Moreover, in Spark 4.3 the process that plans a streaming
 source looks for files of ``addPyFile`` in a folder ``streaming_job`` that is never created, so it cannot import them.
-Therefore the driver's Python plans; it has weft, because it runs this module.
+Therefore the driver's own Python plans; it has weft, because it runs this module.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def register_source(spark: SparkSession, source: type[Source], *, python: str = 
     function = _wrap_function(_Planning(context, python), wrapped)  # type: ignore[arg-type]
     jvm: Any = context._jvm  # noqa: SLF001 - as Spark's own `register` does
     java_source = getattr(jvm, _USER_DEFINED)(function)
-    # Spark looks in the thread's active session whether the name is taken, and takes a source that another session
-    # registered for one of its own (DATA_SOURCE_ALREADY_EXISTS): make this session the active one meanwhile.
+    # Spark checks in the thread's active session whether the name is used, and would raise DATA_SOURCE_ALREADY_EXISTS
+    # for a source that another session registered: make this session the active one meanwhile.
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - as above

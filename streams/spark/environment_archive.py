@@ -4,8 +4,8 @@ venv-pack packs a virtual environment, conda-pack a conda environment. This modu
 
 1. PySpark is left out: executors run in a Spark installation, which includes it, and its jars are most of an
    environment's size.
-2. weft is packed from where this process imports it. With an editable installation the environment has only a reference
-   to the checkout, which executors do not have.
+2. weft is packed from the folder that this process imports. With an editable installation the environment has only a
+   reference to the checkout, which executors do not have.
 3. Other packages in editable mode are refused, because the archive would lack them.
 4. Links to files outside of the environment are replaced by the files, except links to Python itself.
 
@@ -29,13 +29,13 @@ from typing import Any, Final
 from weft.storage.errors import Conflict, InvalidInput
 
 SUFFIXES: Final = (".tar.gz", ".tgz")
-"""Archives that Spark 4.3 unpacks with the program ``tar``. It unpacks ``.tar`` and ``.zip`` itself, and
+"""Suffixes of archives that Spark 4.3 unpacks with the program ``tar``. It unpacks ``.tar`` and ``.zip`` itself, and
 then refuses links, or loses the executable bit of files."""
 
 _SITE: Final = "lib/python*/site-packages"
 _LEFT_OUT: Final = ("pyspark/*", "py4j/*", "__pycache__/*", "__editable__*weft*")
 _PACKAGES: Final = ("weft", "weft.storage", "weft.streams")
-"""In a checkout the last two are links in the folder of the first."""
+"""Packages of weft. In a checkout the last two are links in the folder of the first."""
 _AT_THE_TOP: Final = Path("weft", "streams", "spark_path")
 """Packages in this folder of a checkout are installed beside ``weft``."""
 
@@ -71,9 +71,9 @@ def pack_environment(
     Args:
         output: The archive; one of `SUFFIXES`.
         exclude: Patterns of files to leave out, such as ``lib/*/site-packages/polars/*``; ``*`` matches ``/`` too.
-        python_prefix: Where executors have Python (``bin`` and ``lib`` below it); by default where it is here.
+        python_prefix: Folder of Python on executors (``bin`` and ``lib`` below it); by default as on this machine.
         replace: Whether ``output`` may exist.
-        compress_level: From 0 (nothing, quickest) to 9 (most).
+        compress_level: From 0 (fastest) to 9 (smallest).
         prefix: Folder of another environment to pack, which must have the packages that weft needs.
 
     Raises:
@@ -91,7 +91,7 @@ def pack_environment(
     if not (root / "pyvenv.cfg").is_file():
         raise InvalidInput(
             f"{root} is not a virtual environment, so it cannot be packed",
-            hint="python3 -m venv .venv, install weft and what your code needs into it, and run its weft package",
+            hint="create one with python3 -m venv .venv, install weft and your packages, and run its weft package",
         )
     _check_editable(root)
     return _pack_venv(root, output, patterns, python_prefix, compress_level)
@@ -134,10 +134,10 @@ def _without_links(file: Any, root: Path, python: Path) -> Iterator[Any]:
     Args:
         file: A ``venv_pack.core.File``.
         root: The environment.
-        python: Replaces the link to Python, if there is one, because venv-pack computes its name wrongly.
+        python: A link that replaces the link to Python if it exists, because venv-pack computes its name wrongly.
     """
     source = Path(file.source)
-    # One step only: if a link leads to another link of the environment, the other one is replaced.
+    # Only one step is followed: if a link leads to another link of the environment, that one is replaced.
     if not source.is_symlink() or Path(os.path.normpath(source.parent / source.readlink())).is_relative_to(root):
         yield file
         return
@@ -167,7 +167,7 @@ def _pack_conda(root: Path, output: Path, patterns: Sequence[str], compress_leve
         output.parent.mkdir(parents=True, exist_ok=True)
         environment.pack(output=str(output), force=True, compress_level=compress_level)
     except tool.CondaPackException as error:
-        raise InvalidInput(f"{root} cannot be packed: {error}", hint="see conda-pack's message") from None
+        raise InvalidInput(f"{root} cannot be packed: {error}", hint="correct what conda-pack reports") from None
     return Packed(output, len(environment), output.stat().st_size, "")
 
 
@@ -178,7 +178,7 @@ def _tool(module: str) -> Any:
         package = module.replace("_", "-")
         raise InvalidInput(
             f"packing this environment needs {package}, which is not installed",
-            hint="pip install 'weft[cluster]'" if module == "venv_pack" else f"conda install {package}",
+            hint="run pip install 'weft[cluster]'" if module == "venv_pack" else f"run conda install {package}",
         ) from None
 
 
@@ -199,7 +199,7 @@ def _check_editable(root: Path) -> None:
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Folders of weft's packages that are outside of the environment, and their paths in site-packages."""
+    """Yield the folders of weft's packages that are outside of the environment, and their paths in site-packages."""
     for name in _PACKAGES:
         file = importlib.import_module(name).__file__
         assert file is not None, "weft's packages are not namespace packages"
@@ -209,7 +209,7 @@ def _folders(root: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
-    """Files of weft that are not in the environment, and their paths in its site-packages."""
+    """Yield the files of weft that are outside of the environment, and their paths in its site-packages."""
     for folder, place in _folders(root):
         for file in sorted(folder.rglob("*")):
             target = place / file.relative_to(folder)
@@ -221,5 +221,5 @@ def _own_files(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _installed_copies(root: Path) -> list[str]:
-    """Patterns of files in the environment that `_own_files` replaces."""
+    """Return patterns of the files in the environment that `_own_files` replaces."""
     return [f"{_SITE}/{place.as_posix()}/*" for _, place in _folders(root)]

@@ -1,6 +1,6 @@
-"""Notices that a job of Spark waits because the cluster has given the application no executor.
+"""Notices that a job of Spark waits because the cluster provides no executor for the application.
 
-Spark itself only logs "Initial job has not accepted any resources", and the query waits in its batch without an end.
+Spark itself only logs "Initial job has not accepted any resources", and the query waits in its batch without limit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ExecutorWatch:
     """Checks whether a session has executors. With a local master it reports nothing."""
 
     def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
-        """Do not check yet.
+        """Remember the session; `starved_seconds` checks.
 
         Args:
             spark: A classic session.
@@ -40,7 +40,7 @@ class ExecutorWatch:
         self.name = f"an executor of {context.master}"
 
     def starved_seconds(self) -> float | None:
-        """Seconds for which a job has waited without any executor; None if no job waits, or not for long enough."""
+        """Return the seconds that a job has waited for an executor; None if that is less than `PATIENCE_SECONDS`."""
         if self._local or not self._starves():
             self._since = None
             return None

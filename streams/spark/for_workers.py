@@ -2,8 +2,8 @@
 
 They are pickled by name. A worker without weft would fail while it unpickles them, within Spark's code, with ``No
 module named 'weft'`` and no explanation. So they are sent as bytes, together with a small function that is pickled
-by value and needs only Python: it unpickles them, and turns a failed import into an error with a hint. Errors of weft
-get the note that the driver reads, signed with the key that comes along (`weft.streams.spark.task_errors`).
+by value and needs only Python: it unpickles them, and converts a failed import to an error with a hint. Errors of weft
+get a note for the driver, which is signed with a key that is sent, too (`weft.streams.spark.task_errors`).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def for_workers(function: Function) -> Function:
     """Wrap a function so that it can be passed to Spark.
 
-    Its arguments must be objects of Spark or Python, because Spark unpickles them first, without this guard.
+    Its arguments must be objects of Spark or Python, because Spark unpickles them before the wrapper runs.
     """
-    payload, load = pickled(note_errors(function)), _loader()
+    payload, load = pickle_value(note_errors(function)), _loader()
 
     def call(*arguments: Any) -> Any:
         return load(payload)(*arguments)
@@ -53,7 +53,7 @@ class ForWorkers:
                 setattr(cls, name, note_errors(method))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _loader(), (pickled(_Rebuilt(type(self), self.__getstate__())),)
+        return _loader(), (pickle_value(_Rebuilt(type(self), self.__getstate__())),)
 
 
 class Source(ForWorkers, DataSource):
@@ -65,7 +65,7 @@ def source_for_workers(source: type[Source]) -> type[DataSource]:
 
     A worker whose Python lacks weft then fails with a hint instead of an error of pickle.
     """
-    payload, load, title = pickled(source), _loader(), source.name()
+    payload, load, source_name = pickle_value(source), _loader(), source.name()
 
     class Registered(DataSource):
         def __init__(self, options: Any) -> None:
@@ -74,7 +74,7 @@ def source_for_workers(source: type[Source]) -> type[DataSource]:
 
         @classmethod
         def name(cls) -> str:
-            return title
+            return source_name
 
         def schema(self) -> StructType | str:
             return self.source.schema()
@@ -94,13 +94,13 @@ def source_for_workers(source: type[Source]) -> type[DataSource]:
     return Registered
 
 
-def pickled(value: Any) -> bytes:
-    """Bytes for `pickle.loads`; functions and classes of notebooks and scripts are pickled by value."""
+def pickle_value(value: Any) -> bytes:
+    """Pickle a value for `pickle.loads`; functions and classes of notebooks and scripts are pickled by value."""
     return cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
 
 
 class _Rebuilt:
-    """Pickled instead of an object; unpickling it gives an object with the same class and state."""
+    """Is pickled in place of an object; unpickling it gives an object with the same class and state."""
 
     def __init__(self, kind: type, state: Any) -> None:
         self._kind, self._state = kind, state

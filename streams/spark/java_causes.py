@@ -1,7 +1,7 @@
-"""The exceptions of the JVM behind an error of PySpark, by their classes and conditions.
+"""The JVM exceptions behind an error of PySpark, with their classes and conditions.
 
-The text of an error may contain values of messages, so it decides nothing. Classes and error conditions come from the
-code that raised the exception.
+Decisions use classes and error conditions, which come from the code that raised the exception. The text of an error may
+contain values of messages, so it must not decide anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 _MOST: Final = 32
-"""Exceptions of one chain: more than any program nests, and a chain may be a ring."""
+"""Limit of the length of a chain, which may be a ring; no program nests so many exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class JavaCause:
 
 
 def java_causes(error: BaseException) -> Iterator[JavaCause]:
-    """The exceptions of the JVM that led to an error, from the last one to the first cause.
+    """Yield the JVM exceptions that led to an error, from the outermost to the first cause.
 
     There are none if the error did not come from the JVM, or if the JVM has ended.
     """
-    # A failed call has the first attribute, an error that PySpark has translated the second one.
+    # Py4J's error of a failed call has `java_exception`, an error that PySpark has translated has `_origin`.
     exception: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     try:
         for _ in range(_MOST):
@@ -46,7 +46,7 @@ def java_causes(error: BaseException) -> Iterator[JavaCause]:
                 return
             yield JavaCause(frozenset(_classes(exception)), _condition(exception), exception.getMessage() or "")
             exception = exception.getCause()
-    except (Py4JError, OSError):  # Py4JJavaError is one of them
+    except (Py4JError, OSError):  # Py4JJavaError is a Py4JError
         return
 
 

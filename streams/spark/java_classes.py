@@ -1,9 +1,9 @@
 """Classes of weft in Java: Spark's own compiler compiles them, and executors get them as a jar.
 
-They are for what Spark asks of a class on executors, or does too slowly or wrongly in Python: columns of tasks
-(`weft.streams.read.relation.columnar_tasks`), and JSON (`weft.streams.formats.json_reader`). Spark brings the compiler
-(Janino) that it uses for its generated code, so no JDK is needed, and a class is always compiled against the Spark that
-runs it.
+They exist where Spark requires a Java class on executors, or where Python would be too slow or wrong: columns of tasks
+(`weft.streams.read.relation.columnar_tasks`), and JSON (`weft.streams.formats.json_reader`). Spark includes the
+compiler (Janino) that it uses for its generated code, so no JDK is needed, and a class is always compiled against the
+version of Spark that runs it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pyspark import SparkContext
 __all__ = ["CannotCompile", "new_object", "source_of"]
 
 _constructors: weakref.WeakKeyDictionary[SparkContext, dict[str, Any]] = weakref.WeakKeyDictionary()
-"""Constructor of each class, by context; a `CannotCompile` if this Spark does not compile the class."""
+"""Constructor of each class, by context; a `CannotCompile` if the class does not compile with this version of Spark."""
 _compiling: Final = threading.Lock()
 
 
 class CannotCompile(Exception):
-    """Spark has other classes than the source uses."""
+    """A class does not compile, because this version of Spark has other classes than the source uses."""
 
 
 def new_object(context: SparkContext, package: str, name: str, *arguments: Any) -> Any:
-    """A JVM object of the class ``weft.NAME``, whose source is ``NAME.java`` in a Python package.
+    """Create a JVM object of the class ``weft.NAME``, whose source is ``NAME.java`` in a Python package.
 
     The first call for a context compiles the class and adds it to the jars that each executor loads before its next
     task.
@@ -39,11 +39,11 @@ def new_object(context: SparkContext, package: str, name: str, *arguments: Any) 
     Args:
         context: The context whose executors use the object.
         package: The Python package.
-        name: Of the class, which has one constructor.
-        arguments: Of its constructor.
+        name: Name of the class, which must have exactly one constructor.
+        arguments: Arguments of the constructor.
 
     Raises:
-        CannotCompile: Spark has other classes than those that the source uses.
+        CannotCompile: This version of Spark has other classes than those that the source uses.
     """
     with _compiling:
         constructors = _constructors.setdefault(context, {})
@@ -59,20 +59,20 @@ def new_object(context: SparkContext, package: str, name: str, *arguments: Any) 
 
 
 def source_of(package: str, name: str) -> str:
-    """The source of the class ``weft.NAME``; weft may be in an archive (`spark-submit --py-files`)."""
+    """Read the source of the class ``weft.NAME``; weft may be in an archive (`spark-submit --py-files`)."""
     return (files(package) / f"{name}.java").read_text(encoding="utf-8")
 
 
 def _compile(context: SparkContext, package: str, name: str) -> Any:
-    """The constructor of the class, which executors can load from now on; or a `CannotCompile`."""
+    """Compile a class so that executors can load it; return its constructor, or a `CannotCompile`."""
     jvm: Any = context._jvm  # noqa: SLF001 - as above
     try:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader())
         compiler.cook(source_of(package, name))
-    except (Py4JError, TypeError) as error:  # a TypeError if there is no such class
+    except (Py4JError, TypeError) as error:  # a class that does not exist is a TypeError
         return CannotCompile(f"Spark {context.version} has other classes than Spark 4.3: {error}")
-    # Executors ask the driver for the jar for as long as the context lives. So does its folder for temporary files.
+    # Executors load the jar while the context lives; its folder for temporary files lives as long.
     folder = tempfile.mkdtemp(prefix="weft-", dir=context._temp_dir)  # noqa: SLF001 - no public name
     path = Path(folder, f"weft.{name}.jar")
     with zipfile.ZipFile(path, "w") as jar:

@@ -1,4 +1,4 @@
-"""Replaces a method of a class of PySpark, where Spark has no hook."""
+"""Replaces a method of a class of PySpark if Spark has no hook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def patch_method(kind: type, name: str, mark: str, replacement: Callable[..., An
         kind: The class.
         name: Name of the method.
         mark: Name of an attribute that the new method gets. A method can be replaced again with another mark.
-        replacement: Called with the method as it was before, the object and the arguments.
+        replacement: Called with the original method, the object and the arguments.
     """
     plain = getattr(kind, name)
     if hasattr(plain, mark):

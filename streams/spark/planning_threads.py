@@ -18,8 +18,9 @@ it like a Python process. For everything else, such as tasks, the script execute
 Spark authenticates both kinds of connections by a secret for each process that it starts. The pipe and the script are
 in a folder that only this user can read.
 
-It is for processes that run only one query: Spark's functions clear the accumulators of PySpark, and set the folder of
-``SparkFiles`` to that of workers. Formats in packages called ``pyspark_*`` are not found; registered formats are.
+Use it only in processes that run a single query: Spark's functions clear the accumulators of PySpark, and set the
+folder of ``SparkFiles`` to that of workers. Formats in packages called ``pyspark_*`` are not found, but registered
+formats are.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SCRIPT: Final = """\
 tell() {{
     printf '%s %s %s %s\\n' "$1" "$$" "$PYTHON_WORKER_FACTORY_SECRET" "${{PYTHON_WORKER_FACTORY_PORT:--}}" > {pipe}
 }}
-# What only a process of its own can do: a limit of memory. And what is not authenticated by a secret, or is not IPv4.
+# Python itself runs if there is a limit of memory, which needs a separate process, or no secret, or with IPv6.
 if [ -n "$PYTHON_WORKER_FACTORY_SECRET" ] && [ -z "$PYSPARK_PLANNER_MEMORY_MB$SPARK_PREFER_IPV6" ]; then
     case "$*" in
 {cases}
@@ -93,18 +94,18 @@ class PlanningThreads:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start nothing yet.
+        """Remember the folder; the block starts the threads.
 
         Args:
-            folder: Folder on a local disk. The script and its pipe are in a folder of this process in it; folders of
-                processes that have ended are deleted, and so is all its other content.
+            folder: Folder on a local disk for nothing else. The script and its pipe are in a subfolder for this
+                process; everything else is deleted, except subfolders of running processes.
         """
         self.python = sys.executable
-        # Not shared with a successor: a writer that was frozen and replaced ends, and deletes its folder, later.
+        # Each process has its own folder: a writer that was frozen and replaced deletes its folder later, when it ends.
         self._folder = folder / str(os.getpid())
         self._starts = -1
         self._listeners: dict[str, socket.socket] = {}
-        self._known: dict[str, list[_Start]] = {module: [] for module in _DAEMONS}
+        self._unserved: dict[str, list[_Start]] = {module: [] for module in _DAEMONS}
         self._news = threading.Condition()
         self._turn = threading.Lock()
         self._closed = False
@@ -117,7 +118,7 @@ class PlanningThreads:
             os.mkfifo(pipe, mode=0o600)
         except OSError:
             return self  # not every file system supports pipes
-        # Also opened for writing: then reading never finds an end, and a script never waits for a reader.
+        # Opened for reading and writing, so that reading never ends, and a script never waits for a reader.
         self._starts = os.open(pipe, os.O_RDWR)
         self._listeners = {module: socket.create_server((_LOOPBACK, 0)) for module in _DAEMONS}
         script.write_text(self._text(pipe), encoding="utf-8")
@@ -162,7 +163,7 @@ class PlanningThreads:
                     _in_background(partial(_work, start))
                     continue
                 with self._news:
-                    self._known[module].append(start)
+                    self._unserved[module].append(start)
                     self._news.notify_all()
 
     def _accept(self, module: str, listener: socket.socket) -> None:
@@ -176,8 +177,8 @@ class PlanningThreads:
     def _serve(self, module: str, connection: socket.socket) -> None:
         """Do the work of a worker that the daemon forks: send its id, check the secret, serve requests."""
         with self._news:
-            self._news.wait_for(lambda: self._known[module], _LINE_SECONDS)
-            starts = list(self._known[module])
+            self._news.wait_for(lambda: self._unserved[module], _LINE_SECONDS)
+            starts = list(self._unserved[module])
         with _file(connection) as file:
             if not starts:
                 return
@@ -187,7 +188,7 @@ class PlanningThreads:
             _send(file, b"ok" if good else b"err")
             answer = _find_none if module == _LOOKUP else importlib.import_module(module).main
             while good and file.peek(1):
-                with self._turn:  # they clear and send accumulators, which are shared by all threads
+                with self._turn:  # Spark's functions clear and send accumulators, which all threads share
                     answer(file, file)
                 file.flush()
 
@@ -202,7 +203,7 @@ def _work(start: _Start) -> None:
 
 
 def _find_none(request: IO[bytes], reply: IO[bytes]) -> None:
-    """Reply that no data sources were found, instead of running `_LOOKUP`."""
+    """Reply that there are no data sources, instead of running `_LOOKUP`."""
     from pyspark.sql.worker.utils import worker_run
 
     worker_run(lambda _, answer: answer.write(_NUMBER.pack(0)), request, reply)
@@ -247,7 +248,7 @@ def _delete_ended(parent: Path) -> None:
 
 
 def _runs(script: Path) -> bool:
-    """Whether the script can be run; not on a file system that is mounted with noexec, or without a shell."""
+    """Whether the script can be run; it cannot on a file system that is mounted with noexec, or without a shell."""
     try:
         return subprocess.run([script, _CHECK], timeout=_CHECK_SECONDS, check=False).returncode == 0  # noqa: S603 - our own
     except (OSError, subprocess.SubprocessError):
@@ -259,5 +260,5 @@ def _in_background(function: Callable[[], None]) -> None:
 
 
 def _octal(port: int) -> str:
-    """Four bytes as escapes for `printf`."""
+    """Convert a port to the escapes of its four bytes for `printf`."""
     return "".join(f"\\{byte:03o}" for byte in _NUMBER.pack(port))

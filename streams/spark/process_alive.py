@@ -6,7 +6,7 @@ import os
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process with this id exists on this machine. Another process may have got the id of one that ended."""
+    """Whether a process with this id exists on this machine. It may be another process that got the same id later."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

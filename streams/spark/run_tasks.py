@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def spark_executor(spark: SparkSession, what: str) -> Execute:
-    """An `Execute` that runs tasks as jobs of a session.
+def spark_executor(spark: SparkSession, description: str) -> Execute:
+    """Return an `Execute` that runs tasks as jobs of a session.
 
     Args:
         spark: A session with a Spark context (not Spark Connect).
-        what: Description of the work for the Spark UI, such as "compact s3://lake/orders_wide".
+        description: Description of the work for the Spark UI, such as "compact s3://lake/orders_wide".
     """
     context = spark.sparkContext
 
@@ -41,8 +41,9 @@ def spark_executor(spark: SparkSession, what: str) -> Execute:
             for bundles in plan_jobs([task.bytes for task in tasks], context.defaultParallelism):
                 payloads = [broadcasts.dump([tasks[position] for position in bundle]) for bundle in bundles]
                 last = started + sum(map(len, bundles))
-                with raise_task_errors(), _describe(context, f"{what}: tasks {started + 1} to {last} of {len(tasks)}"):
-                    answers = _run_job(context, payloads, tuple(broadcasts.sent))
+                text = f"{description}: tasks {started + 1} to {last} of {len(tasks)}"
+                with raise_task_errors(), _describe(context, text):
+                    answers = _run_job(context, payloads, tuple(broadcasts.shared))
                 results: dict[int, T] = {}
                 for bundle, answer in zip(bundles, answers, strict=True):
                     results.update(zip(bundle, answer, strict=True))
@@ -72,21 +73,19 @@ def _describe(context: SparkContext, text: str) -> Iterator[None]:
 
 
 class _Broadcasts:
-    """Broadcasts the values that tasks share (`weft.storage.services.steps.tasks.Shared`); frees them at the end of the
-    block.
-    """
+    """Broadcasts values that tasks share (`weft.storage.services.steps.tasks.Shared`), and frees them afterwards."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         self._numbers: dict[int, int] = {}
         self._kept: list[Shared[Any]] = []
-        self.sent: list[Broadcast[Any]] = []
+        self.shared: list[Broadcast[Any]] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for broadcast in self.sent:
+        for broadcast in self.shared:
             broadcast.destroy()
 
     def dump(self, value: Any) -> bytes:
@@ -97,9 +96,9 @@ class _Broadcasts:
 
     def _number(self, shared: Shared[Any]) -> int:
         if id(shared) not in self._numbers:
-            self._numbers[id(shared)] = len(self.sent)
-            self._kept.append(shared)  # its id must not be given again
-            self.sent.append(self._context.broadcast(cloudpickle.dumps(shared)))  # type: ignore[no-untyped-call]
+            self._numbers[id(shared)] = len(self.shared)
+            self._kept.append(shared)  # keeps it alive, so that no other object gets its id
+            self.shared.append(self._context.broadcast(cloudpickle.dumps(shared)))  # type: ignore[no-untyped-call]
         return self._numbers[id(shared)]
 
 

@@ -1,4 +1,4 @@
-"""How far the jobs of a Spark session are."""
+"""The progress of the jobs of a Spark session."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pyspark.sql import SparkSession
 from weft.storage.services.steps.progress import Stage
 
 
-def running_tasks(spark: SparkSession, what: str) -> Stage | None:
-    """The tasks of the stages that run now; None if none does. May be called from any thread.
+def running_tasks(spark: SparkSession, work: str) -> Stage | None:
+    """Count the tasks of the running stages; None if no stage runs. May be called from any thread.
 
     Args:
         spark: The session.
-        what: Says what the session does.
+        work: Description of the work, for `Stage`.
     """
     try:
         tracker = spark.sparkContext.statusTracker()
@@ -24,4 +24,4 @@ def running_tasks(spark: SparkSession, what: str) -> Stage | None:
     if not known_stages:
         return None
     finished_tasks = sum(stage.numCompletedTasks for stage in known_stages)
-    return Stage(what, finished_tasks, sum(stage.numTasks for stage in known_stages), "tasks")
+    return Stage(work, finished_tasks, sum(stage.numTasks for stage in known_stages), "tasks")

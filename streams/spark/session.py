@@ -11,8 +11,9 @@ messages, first and sixth time; resident memory at most):
 
 The serial collector halves the memory and is not slower on few cores. Without the optimising compiler a JVM needs 40 %
 less CPU time to start, but decodes at half the speed: good for one query or a short run, bad for a writer that runs for
-days. `settings.SMALL` keeps the heap near to what is live: without it the JVM takes a 64th of the machine's memory, and
-never gives back what a large batch needed. What an idle writer holds is measured by `tests/benchmarks/idle_writer.py`.
+days. `settings.SMALL` keeps the heap close to the size of the live objects: without it the JVM begins with a 64th of
+the machine's memory, and never returns the memory that a large batch needed. `tests/benchmarks/idle_writer.py` measures
+the memory of an idle writer.
 
 **The Python of tasks.** Spark starts ``PYSPARK_PYTHON`` in two places: on executors for tasks, and beside the driver to
 plan data sources. With a packed environment (``./environment/bin/python``) only executors have that path. So data
@@ -42,13 +43,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA: Final = 17  # the minimum of Spark 4
-MAX_CORES: Final = 4  # of one writer: it has one task per partition, and other writers need cores too
+MAX_CORES: Final = 4  # cores of one writer: it has one task per partition, and other writers need cores, too
 _JAVA_SECONDS: Final = 30.0  # `java -version` takes a tenth of a second, longer on a busy machine
 _REFUSED_SETTING: Final = frozenset({"java.lang.IllegalArgumentException", "java.lang.ClassNotFoundException"})
-"""Classes of what the JVM throws for a setting with a wrong value. Other failures to start may have passed at the next
-start."""
+"""Exceptions of the JVM for a setting with a wrong value. After other failures the next start may succeed."""
 _WRONG_MASTER: Final = "Could not parse Master URL"
-"""Beginning of the message for another one, whose class says nothing."""
+"""Beginning of the message for a wrong master, whose exception has an unspecific class."""
 _ARENAS: Final = "2"
 """Number of malloc arenas of glibc in the JVM and in Python workers. The default is 8 per core of the machine, and each
 arena keeps memory that its threads have freed."""
@@ -71,7 +71,7 @@ def check_java() -> str:
     """Check, before Spark is started, that a suitable Java is installed.
 
     Returns:
-        What ``java -version`` prints.
+        Output of ``java -version``.
 
     Raises:
         NotFound: There is no Java, or it is too old; the hint says how to install one.
@@ -109,14 +109,14 @@ def build_session(
         name: Name of the application.
         settings: Settings of the pipeline file.
         scratch: Folder for Spark's temporary files. It is emptied first, so nothing else may be in it.
-        quick_start: For processes that run for a short time: a faster start, but slower later.
+        quick_start: Start faster, but run slower: for processes that end soon.
         quiet: Write the output of the JVM to a file in ``scratch`` instead of the terminal.
         planner: Path of the Python that looks up data sources, see `weft.streams.spark.planning_threads`.
 
     Raises:
         NotFound: Java is not installed.
         InvalidInput: Spark refuses a setting.
-        SparkNotStarted: Spark does not start for another reason: the next start may succeed.
+        SparkNotStarted: Spark does not start for another reason. The next start may succeed.
     """
     submitted, archive = None, None
     if os.environ.get(_GATEWAY):
@@ -126,7 +126,7 @@ def build_session(
     # A JVM that was killed leaves its temporary files.
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    around = Surroundings(
+    surroundings = Surroundings(
         cores=min(os.cpu_count() or 1, MAX_CORES),
         scratch=str(scratch),
         python=sys.executable,
@@ -135,7 +135,7 @@ def build_session(
         script=Path(sys.argv[0]).name,
         class_archive="" if archive is None else str(archive),
     )
-    settled = settle(name, settings, around, quick_start=quick_start)
+    settled = settle(name, settings, surroundings, quick_start=quick_start)
     _report(settled)
     if is_local(settled.values[MASTER]):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark resolves the host name, and warns
@@ -148,7 +148,7 @@ def build_session(
 
 @contextlib.contextmanager
 def temporary_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
-    """A session for one command: quick to start, quiet, and stopped at the end of the block. Raises as `build_session`.
+    """Start a session for one command: quick to start, quiet, and stopped after the block. Raises as `build_session`.
 
     Args:
         name: Name of the application.
@@ -167,7 +167,7 @@ def temporary_session(name: str, settings: Mapping[str, str]) -> Iterator[SparkS
 
 
 def _submitted_settings() -> dict[str, str]:
-    """The settings of spark-submit: its options, its ``--conf``, and spark-defaults.conf."""
+    """Return the settings of spark-submit: its options, its ``--conf``, and spark-defaults.conf."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized()  # noqa: SLF001 - attaches to the JVM; starts no session
@@ -189,8 +189,8 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    # PySpark passes all settings that are known when it starts the JVM on a command line, which everybody can read. So
-    # the JVM is started with those that are no secrets, and gets the others over a socket.
+    # PySpark passes all settings that it has when it starts the JVM on a command line, which everybody can read. So
+    # the JVM is started without secret settings, and gets them over a socket.
     public = SparkConf(loadDefaults=False)
     builder = SparkSession.builder
     for key, value in settled.values.items():
@@ -198,7 +198,7 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
         if not is_secret(key, settled.values):
             public.set(key, value)
     try:
-        with _planned_by(planner), _temporary_files_in(scratch):
+        with _plan_with(planner), _temporary_files_in(scratch):
             if SparkContext._gateway is None:  # noqa: SLF001 - starts the JVM, and no session
                 # Only the JVM writes to the log: this process may show its progress on the terminal meanwhile.
                 options = {} if log is None else {"stderr": log}
@@ -213,25 +213,25 @@ def _start(settled: SessionSettings, planner: str, scratch: Path, log: BinaryIO 
             raise InvalidInput(f"Spark refuses a setting: {cause}", hint="correct the spark settings") from error
         raise SparkNotStarted(
             f"Spark does not start: {cause}",
-            hint="see its output: was its JVM killed, is there enough memory, are the spark settings right?",
+            hint="see its output, and check that there is enough memory and that the spark settings are right",
         ) from error
-    # The Python of functions over RDDs, which run on executors only.
+    # Sets the Python of functions over RDDs, which run on executors only.
     session.sparkContext.pythonExec = settled.task_python
     return session
 
 
 def _first_cause(text: str) -> str:
-    """The most informative line of an error's text: for a JVM error the name and message of the exception."""
+    """Return the most informative line of an error's text: for a JVM error the name and message of the exception."""
     lines = text.splitlines() or [""]
     return next((line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")), lines[0])
 
 
 @contextlib.contextmanager
 def ends_with_this_process() -> Iterator[None]:
-    """A JVM that PySpark launches in the block is killed if this process ends before the block does.
+    """Kill a JVM that PySpark launches in the block if this process ends before the block does.
 
-    A JVM ends with the process that has launched it, but only after it has written its address to a file. Without the
-    folder of that file, which the process deletes at its end, a JVM would stay for ever.
+    A JVM ends with the process that has launched it, but only after it has written its address to a file. The process
+    deletes the folder of that file when it ends, so the JVM would never end.
     """
     from pyspark import java_gateway
 
@@ -258,7 +258,7 @@ def ends_with_this_process() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary_files_in(folder: Path) -> Iterator[None]:
-    """Python's temporary files are in this folder during the block, so that a killed process leaves none elsewhere."""
+    """Put Python's temporary files into a folder during the block, so that a killed process leaves none elsewhere."""
     before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield
@@ -267,8 +267,8 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _planned_by(python: str) -> Iterator[None]:
-    """A JVM that is started in the block plans data sources with this Python."""
+def _plan_with(python: str) -> Iterator[None]:
+    """Let a JVM that is started in the block plan data sources with this Python."""
     before = os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = python
     try:

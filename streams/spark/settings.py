@@ -1,6 +1,6 @@
 """The settings of a Spark session of weft: which of them come from weft, from the pipeline file and from spark-submit.
 
-Pure functions. `weft.streams.spark.session` collects what they need and starts the session.
+The functions are pure. `weft.streams.spark.session` collects their arguments, and starts the session.
 
     weft's defaults  <  section `spark` of the pipeline file  <  the writer's own `spark`  <  spark-submit
 """
@@ -20,14 +20,14 @@ DEPLOY_MODE: Final = "spark.submit.deployMode"
 SUBMIT_IN_DRIVER: Final = "spark.kubernetes.submitInDriver"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DEFAULT_JAVA_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-"""Spark puts these options of the JVM before `JAVA_OPTIONS`; the last of two contradicting options counts."""
+"""Spark puts these options of the JVM before `JAVA_OPTIONS`; of two contradicting options the last one applies."""
 EXTRA_CLASS_PATH: Final = "spark.driver.extraClassPath"
 UI: Final = "spark.ui.enabled"
 DRIVER_MEMORY: Final = "spark.driver.memory"
 ARCHIVES: Final = "spark.archives"
 PYTHON: Final = "spark.pyspark.python"
 TASK_PYTHON: Final = "spark.sql.execution.pyspark.python"
-"""Spark's setting for the Python of tasks alone; the Python that plans data sources beside the driver is another."""
+"""Spark's setting for the Python of tasks. It does not affect the Python that plans data sources beside the driver."""
 
 STANDALONE_CORES: Final = "2"
 """Cores of one application on a standalone cluster. Spark's default is all cores, so a second writer would get none."""
@@ -40,8 +40,8 @@ SMALL: Final = (
     "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
 )
 """The heap begins small, grows with live objects, and shrinks after a full collection. Loading classes causes a full
-collection only if there are more than Spark always loads. Archives of classes are mapped at the address that they were
-made for. By default Java may map them elsewhere, which changes most of their pages, so that they are not shared."""
+collection only beyond the number of classes that Spark always loads. Archives of classes are mapped at their original
+address. By default Java may map them elsewhere, which changes most of their pages, so that these cannot be shared."""
 QUICK_START: Final = "-XX:TieredStopAtLevel=1"
 
 USE_ARCHIVE: Final = "-XX:SharedArchiveFile="
@@ -67,7 +67,7 @@ _FIXED_AT_START: Final = (DRIVER_MEMORY, JAVA_OPTIONS, DEFAULT_JAVA_OPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Surroundings of a session: what its settings depend on besides the pipeline file.
+    """The inputs of a session's settings besides the pipeline file.
 
     Attributes:
         cores: Cores of this machine that the session may use.
@@ -137,68 +137,72 @@ def in_cluster_mode(values: Mapping[str, str]) -> bool:
     return values.get(DEPLOY_MODE, "client") == "cluster" or values.get(SUBMIT_IN_DRIVER, "false") == "true"
 
 
-def settle(name: str, given: Mapping[str, str], around: Surroundings, *, quick_start: bool = False) -> SessionSettings:
-    """The settings of a session.
+def settle(
+    name: str, file_settings: Mapping[str, str], surroundings: Surroundings, *, quick_start: bool = False
+) -> SessionSettings:
+    """Combine the settings of a session.
 
     Args:
-        name: Name of the application, unless ``given`` or spark-submit sets one.
-        given: Settings of the pipeline file.
-        around: What the settings depend on besides the pipeline file.
-        quick_start: For processes that run for a short time: a faster start, but slower later.
+        name: Name of the application, unless the pipeline file or spark-submit sets one.
+        file_settings: Settings of the pipeline file.
+        surroundings: The other inputs.
+        quick_start: Start faster, but run slower: for processes that end soon.
 
     Raises:
         InvalidInput: The pipeline file sets cluster mode, which only spark-submit can start.
     """
-    submitted = _submitted_settings(around)
-    if around.submitted is None and given.get(DEPLOY_MODE, "client") != "client":
+    submitted = _submitted_settings(surroundings)
+    if surroundings.submitted is None and file_settings.get(DEPLOY_MODE, "client") != "client":
         raise InvalidInput(
-            f"{DEPLOY_MODE} {given[DEPLOY_MODE]} cannot be set in a pipeline file: this process is the driver",
-            hint="start the writer by spark-submit --deploy-mode cluster, or remove the setting",
+            f"{DEPLOY_MODE} {file_settings[DEPLOY_MODE]} cannot be set in a pipeline file: this process is the driver",
+            hint="start the writer with spark-submit --deploy-mode cluster, or remove the setting",
         )
-    master = submitted.get(MASTER) or given.get(MASTER) or f"local[{around.cores}]"
-    values = {**_defaults(name, master, around), **given, **submitted, MASTER: master}
-    java = _java_defaults(values, around, quick_start=quick_start)
+    master = submitted.get(MASTER) or file_settings.get(MASTER) or f"local[{surroundings.cores}]"
+    values = {**_defaults(name, master, surroundings), **file_settings, **submitted, MASTER: master}
+    java = _java_defaults(values, surroundings, quick_start=quick_start)
     values = {**java, **_history_defaults(values), **values}
-    overruled = tuple(sorted(key for key in given.keys() & submitted.keys() if given[key] != submitted[key]))
+    overruled = tuple(
+        sorted(key for key in file_settings.keys() & submitted.keys() if file_settings[key] != submitted[key])
+    )
     too_late: tuple[str, ...] = ()
-    if around.submitted is not None:
-        too_late = tuple(sorted(key for key in _FIXED_AT_START if key in given and key not in submitted))
+    if surroundings.submitted is not None:
+        too_late = tuple(sorted(key for key in _FIXED_AT_START if key in file_settings and key not in submitted))
         for key in _FIXED_AT_START:
             if key not in submitted:
                 values.pop(key, None)
-    task_python = values.get(PYTHON) or around.task_python or around.python
+    task_python = values.get(PYTHON) or surroundings.task_python or surroundings.python
     values.setdefault(TASK_PYTHON, task_python)
     return SessionSettings(values, values[TASK_PYTHON], overruled, too_late)
 
 
-def _submitted_settings(around: Surroundings) -> dict[str, str]:
-    """The settings of spark-submit, without the application name that it derives from the script."""
-    submitted = dict(around.submitted or {})
-    if submitted.get(APP_NAME) == around.script:
+def _submitted_settings(surroundings: Surroundings) -> dict[str, str]:
+    """Return the settings of spark-submit, without the application name that it derives from the script."""
+    submitted = dict(surroundings.submitted or {})
+    if submitted.get(APP_NAME) == surroundings.script:
         submitted.pop(APP_NAME, None)
     return submitted
 
 
-def _java_defaults(values: Mapping[str, str], around: Surroundings, *, quick_start: bool) -> dict[str, str]:
-    """Options of the JVM that precede those of the user."""
+def _java_defaults(values: Mapping[str, str], surroundings: Surroundings, *, quick_start: bool) -> dict[str, str]:
+    """Return options of the JVM that precede those of the user."""
     java_options = values.get(JAVA_OPTIONS, "")
     options = [SMALL]
     if _COLLECTOR.search(java_options) is None:  # a JVM does not start if two collectors are chosen
         options.insert(0, SERIAL)
     if quick_start:
         options.append(QUICK_START)
-    # An archive fits only the class path that it was made with, and only one can be named.
-    if around.class_archive and EXTRA_CLASS_PATH not in values and _CLASS_SHARING.search(java_options) is None:
-        options.append(f'"{USE_ARCHIVE}{around.class_archive}"')
+    # An archive fits only the class path that it was made with, and a JVM uses only one archive.
+    if surroundings.class_archive and EXTRA_CLASS_PATH not in values and _CLASS_SHARING.search(java_options) is None:
+        options.append(f'"{USE_ARCHIVE}{surroundings.class_archive}"')
     return {DEFAULT_JAVA_OPTIONS: " ".join(options)}
 
 
 def _history_defaults(values: Mapping[str, str]) -> dict[str, str]:
-    """Limits of the history for Spark's web UI. By default Spark keeps 1,000 executed plans, even without the UI."""
+    """Return limits of the history for Spark's web UI. By default Spark keeps 1,000 plans, even without the UI."""
     return {} if values.get(UI) == "true" else _SHORT_HISTORY
 
 
-def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
+def _defaults(name: str, master: str, surroundings: Surroundings) -> dict[str, str]:
     shared = {
         APP_NAME: name,
         DRIVER_MEMORY: "1g",
@@ -208,15 +212,15 @@ def _defaults(name: str, master: str, around: Surroundings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": _BATCH_ROWS,
         "spark.sql.catalogImplementation": "in-memory",
         "spark.cleaner.periodicGC.interval": "10min",  # a full collection, after which the heap shrinks
-        "spark.sql.streaming.stopTimeout": "10s",  # then the process ends anyway; Spark's default is no limit
-        "spark.local.dir": around.scratch,
-        "spark.sql.warehouse.dir": f"{around.scratch}/warehouse",
+        "spark.sql.streaming.stopTimeout": "10s",  # after that the process ends anyway; Spark's default is unlimited
+        "spark.local.dir": surroundings.scratch,
+        "spark.sql.warehouse.dir": f"{surroundings.scratch}/warehouse",
     }
     if is_local(master):
         return shared | {
             "spark.driver.host": "127.0.0.1",  # not the machine's name in a network, which may change
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.shuffle.partitions": str(2 * around.cores),
+            "spark.sql.shuffle.partitions": str(2 * surroundings.cores),
         }
     # Executors connect to the driver by spark.driver.host, for which Spark's default is the name of the machine.
     if master.startswith("spark://"):

@@ -21,15 +21,15 @@ class Kind(Enum):
 
     COMMENT = "comment"
     QUOTED = "quoted"
-    END = "end"  # a semicolon outside of the others
-    OPEN = "open"  # a comment or quotation without an end: all the rest
+    END = "end"  # a semicolon outside of comments and quotations
+    OPEN = "open"  # a comment or quotation that does not end: the rest of the text
     OTHER = "other"
 
 
 def parts(text: str) -> Iterator[tuple[Kind, int, int]]:
-    """The parts of a text, each with its begin and end, as Spark's lexer divides it.
+    """Divide a text as Spark's lexer does; yields the kind, begin and end of each part.
 
-    Comments in brackets have others in them, and a backslash at the end of a line continues a comment of one line.
+    Comments in brackets may be nested, and a backslash at the end of a line continues a ``--`` comment.
     """
     position = 0
     while position < len(text):
@@ -45,13 +45,13 @@ def parts(text: str) -> Iterator[tuple[Kind, int, int]]:
         position = end
 
 
-def without_comments(text: str) -> str:
-    """A text with a space in place of each comment."""
+def remove_comments(text: str) -> str:
+    """Replace each comment of a text by a space."""
     return "".join(" " if kind is Kind.COMMENT else text[start:end] for kind, start, end in parts(text))
 
 
 def _end_of_comment(text: str, start: int) -> int:
-    """Where a comment in brackets ends; 0 if it does not."""
+    """Return the end of a comment in brackets; 0 if it does not end."""
     depth = 0
     for bracket in _BRACKETS.finditer(text, start + 2):
         if bracket.group() == "/*":

@@ -12,22 +12,22 @@ _PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier, whatever characters it has."""
+    """Quote a name as an identifier, whatever characters it has."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def sql_name(parts: Iterable[str]) -> str:
-    """A name of several parts, with backquotes only where they are needed."""
+    """Join the parts of a name, with backquotes only where they are needed."""
     return ".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in parts)
 
 
 def spark_message(error: PySparkException) -> str:
-    """The message of an error, without the plan."""
+    """Return the message of an error, without the plan."""
     return str(error).split(";\n", 1)[0].strip()
 
 
 def error_text(error: Exception) -> str:
-    """The message of an error of Spark SQL; of another one its first line, because a stack of the JVM may follow."""
+    """Return the message of an error of Spark SQL, or the first line of another error, which may have a JVM stack."""
     if isinstance(error, PySparkException):
         return spark_message(error)
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

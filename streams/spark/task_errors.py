@@ -3,9 +3,9 @@
 Spark passes only the text of a traceback. So an error of weft gets a note with the error as JSON, which becomes the
 last line of that text. The receiver parses that line; all other lines are for people.
 
-The text may also contain values of messages. So a note is signed with a key that each driver makes for itself and sends
-to its workers with their functions (`weft.streams.spark.for_workers`); a line without a valid signature means nothing.
-The key never appears in a text.
+The text may also contain values of messages. So each driver creates a key, sends it to its workers with their functions
+(`weft.streams.spark.for_workers`), and notes are signed with it; a line without a valid signature is ignored. The key
+never appears in a text.
 
 A worker that cannot import weft (another version of Python, or a missing package) cannot send such a line. Such errors
 are recognised by the class of the JVM's exception and its text, and only if no function of weft has raised them.
@@ -28,9 +28,9 @@ from weft.storage.errors import InvalidInput, TableError, error_from_dict
 from weft.streams.spark.java_causes import JavaCause, java_causes
 
 INSTALL_HINT: Final = (
-    "install weft where the executors run, or send a packed environment along: weft package -o weft-env.tar.gz, then "
-    "spark.archives=weft-env.tar.gz#environment and spark.pyspark.python=./environment/bin/python; or let "
-    "spark.pyspark.python be a Python of the executors that has it"
+    "install weft where the executors run, or send a packed environment: weft package -o weft-env.tar.gz, then "
+    "spark.archives=weft-env.tar.gz#environment and spark.pyspark.python=./environment/bin/python; or set "
+    "spark.pyspark.python to a Python of the executors that has it"
 )
 
 _MARK: Final = "weft-error: "
@@ -48,13 +48,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class TasksFailed(TableError):
-    """A Spark job failed for another reason than an error of weft. Nothing of it is published; try again."""
+    """A Spark job failed for another reason than an error of weft. None of its results is published; try again."""
 
     code = "TASKS_FAILED"
 
 
 class _Signer:
-    """Signs notes with the key of the driver; in a worker it gets that key before it runs anything of weft."""
+    """Signs notes with the key of the driver; a worker gets that key before it runs any function of weft."""
 
     def __init__(self) -> None:
         self.key = secrets.token_bytes(32)
@@ -67,7 +67,7 @@ _signer: Final = _Signer()
 
 
 def signing_key() -> bytes:
-    """The key of this driver; for workers only."""
+    """Return the key of this driver, to be sent to workers only."""
     return _signer.key
 
 
@@ -78,7 +78,7 @@ def sign_with(key: bytes) -> None:
 
 @contextmanager
 def noted_errors() -> Iterator[None]:
-    """Add the note that `error_in` reads to errors of weft that are raised in the block.
+    """Add a note, which `error_in` reads, to errors of weft that are raised in the block.
 
     Other errors get a note that says only that a function of weft has raised them.
     """
@@ -111,7 +111,7 @@ def _note_errors(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def error_in(text: str) -> TableError | None:
-    """The error of weft in the text of a Spark error, the last one if there are several; None if there is none.
+    """Return the error of weft in the text of a Spark error, the last one of several; None if there is none.
 
     Errors of other packages, such as `weft.streams.kafka.errors`, are found if their module is imported.
     """
@@ -122,7 +122,7 @@ def error_in(text: str) -> TableError | None:
 
 
 def _signed_notes(text: str) -> Iterator[dict[str, Any] | None]:
-    """The contents of all notes with a valid signature, the last one first."""
+    """Yield the contents of all notes with a valid signature, the last one first."""
     for signature, line in reversed(_SIGNED.findall(text)):
         with contextlib.suppress(ValueError):
             _, end = json.JSONDecoder().raw_decode(line)  # Spark may add words to the line
@@ -131,7 +131,7 @@ def _signed_notes(text: str) -> Iterator[dict[str, Any] | None]:
 
 
 def python_problem(error: BaseException) -> InvalidInput | None:
-    """Find out from an error of Spark what is wrong with the Python of Spark's workers.
+    """Determine from an error of Spark what is wrong with the Python of its workers.
 
     Returns:
         An error that restarting the query does not fix; None if the error is about something else.
@@ -143,7 +143,7 @@ def python_problem(error: BaseException) -> InvalidInput | None:
 
 
 def problem_in(cause: JavaCause) -> InvalidInput | None:
-    """The problem with the Python of workers that a JVM exception reports, see `python_problem`."""
+    """Return the problem with the Python of workers that a JVM exception reports, see `python_problem`."""
     if "java.io.IOException" in cause.classes and (match := _NO_PYTHON.match(cause.message)):
         return InvalidInput(f"Spark cannot start a Python worker: there is no {match.group(1)}", hint=INSTALL_HINT)
     if "PYTHON" not in cause.condition or any(True for _ in _signed_notes(cause.message)):
@@ -151,7 +151,7 @@ def problem_in(cause: JavaCause) -> InvalidInput | None:
     if match := _OTHER_PYTHON.search(cause.message):
         return InvalidInput(
             f"the executors have Python {match.group(1)}, and the driver has {match.group(2)}",
-            hint="let spark.pyspark.python be a Python of the executors with the same minor version",
+            hint="set spark.pyspark.python to a Python of the executors with the same minor version",
         )
     if match := _NO_WEFT.search(cause.message):
         return InvalidInput(f"a Python worker of Spark cannot import weft: {match.group(1)}", hint=INSTALL_HINT)
@@ -160,8 +160,8 @@ def problem_in(cause: JavaCause) -> InvalidInput | None:
     return None
 
 
-def _missing_package(what: str) -> InvalidInput:
-    return InvalidInput(f"a Python worker of Spark lacks a package: {what}", hint=INSTALL_HINT)
+def _missing_package(package: str) -> InvalidInput:
+    return InvalidInput(f"a Python worker of Spark lacks a package: {package}", hint=INSTALL_HINT)
 
 
 def worker_hints() -> AbstractContextManager[None]:
@@ -174,7 +174,7 @@ def worker_hints() -> AbstractContextManager[None]:
 
 
 def raise_task_errors() -> AbstractContextManager[None]:
-    """Run a Spark job in the block; whatever fails is raised as an error of weft.
+    """Run a Spark job in the block, and raise any failure as an error of weft.
 
     Raises:
         TableError: The error that a task has raised.
@@ -186,7 +186,7 @@ def raise_task_errors() -> AbstractContextManager[None]:
 
 @contextmanager
 def _translate(translate: Callable[[Exception], TableError | None]) -> Iterator[None]:
-    """Raise the error of weft that another error stands for; None: raise the other error unchanged."""
+    """Raise the error that ``translate`` returns for an error; if it returns None, raise the error unchanged."""
     try:
         yield
     except TableError:
@@ -205,7 +205,7 @@ def _tasks_failed(text: str) -> TasksFailed:
 
 
 def _first_cause(text: str) -> str:
-    """The error of Python in the text of an error of Spark, or else the name and message of the JVM's exception."""
+    """Return the Python error in the text of an error of Spark, or else the name and message of the JVM exception."""
     raised = _RAISED.findall(text)
     if raised:
         return str(raised[-1])

@@ -1,4 +1,4 @@
-"""Divides tasks of a service into Spark jobs: pure planning.
+"""Divides tasks of a service into Spark jobs; the functions are pure.
 
     tasks, in order  ->  jobs, one after the other  ->  bundles, one for each Spark task
 
@@ -16,9 +16,9 @@ from typing import Final
 MIB: Final = 1024 * 1024
 JOB_BYTES_PER_CORE: Final = 512 * MIB
 BUNDLE_BYTES: Final = 16 * MIB  # a smaller Spark task takes longer to start than to run
-BUNDLES_PER_CORE: Final = 4  # minimum while bundles are small, so that no core waits long for another one
+BUNDLES_PER_CORE: Final = 4  # at least so many, while bundles are small, so that no core waits long for another
 TASK_BYTES: Final = 64 * 1024  # fixed cost of a task, in bytes
-MAX_TASKS: Final = 10_000  # per job: bounds what the driver sends and receives at once
+MAX_TASKS: Final = 10_000  # per job, to bound what the driver sends and receives at the same time
 
 
 def plan_jobs(sizes: Sequence[int], cores: int) -> list[list[list[int]]]:

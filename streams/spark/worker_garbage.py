@@ -1,7 +1,7 @@
-"""Tasks end sooner in Python workers that are used again: their modules are no longer searched for garbage.
+"""Shortens tasks in Python workers that are used again: the garbage collector no longer visits their modules.
 
-Spark's daemon collects garbage after each task of a worker. With the modules of pandas, pyarrow and weft there are
-100,000 objects to search each time, which takes 50 ms, and the worker can do nothing else meanwhile.
+Spark's daemon collects garbage after each task of a worker. With the modules of pandas, pyarrow and weft that visits
+100,000 objects each time, which takes 50 ms and blocks the worker.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _starts = 0
 
 
 def function_started() -> None:
-    """Exclude existing objects from garbage collections, once the second function starts in a Python worker of Spark.
+    """Exclude existing objects from garbage collections when the second function starts in a Python worker of Spark.
 
-    The first one has imported what functions need. It is done once, so that it can keep no more than the garbage of one
-    task. Other processes run functions of workers, too (`weft.streams.spark.planning_threads`): nothing changes there.
+    The first function has imported the modules. This is done only once, so it can retain no more than the garbage of
+    one task. Other processes that run functions of workers (`weft.streams.spark.planning_threads`) are not changed.
     """
     global _starts  # noqa: PLW0603 - a worker runs one function after the other
     _starts += 1

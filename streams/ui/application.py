@@ -30,11 +30,11 @@ ASSETS: Final = Path(__file__).with_name("assets")
 
 
 def build_application(site: Site, access: Access) -> Starlette:
-    """The application for one table; it changes nothing unless ``site.write``.
+    """Build the application for one table; it changes nothing unless ``site.write``.
 
     Args:
-        site: What it shows.
-        access: Who may ask.
+        site: The table and what its pages need.
+        access: Who may send requests.
     """
     application = _guarded([*_TABLE_ROUTES, _assets()], access, site.close)
     application.state.site = site
@@ -42,11 +42,11 @@ def build_application(site: Site, access: Access) -> Starlette:
 
 
 def build_list_application(tables: TableList, access: Access) -> Starlette:
-    """The application for several tables: a list of them, and the pages of each below a prefix of its own.
+    """Build the application for several tables: a list of them, and the pages of each table below its own prefix.
 
     Args:
-        tables: What it shows.
-        access: Who may ask.
+        tables: The tables.
+        access: Who may send requests.
     """
     of_table = Starlette(routes=_TABLE_ROUTES, exception_handlers=_HANDLERS)
     routes = [*start_page.ROUTES, Mount(PREFIX, _Tables(tables, of_table)), _assets()]
@@ -57,7 +57,7 @@ def build_list_application(tables: TableList, access: Access) -> Starlette:
 
 
 class _Tables:
-    """Gives a request to the pages of the table that its address names."""
+    """Passes a request to the pages of the table that its address names."""
 
     def __init__(self, tables: TableList, pages: ASGIApp) -> None:
         self._tables, self._pages = tables, pages
@@ -93,12 +93,12 @@ def _guarded(routes: Sequence[BaseRoute], access: Access, close: Callable[[], No
 
 
 def _unexpected_error(request: Request, error: Exception) -> Response:
-    """An error that is none of weft: the server raises it again after this answer, so its log has the rest."""
+    """Answer an error that weft did not raise. The server raises it again afterwards, so its log has the stack."""
     status = HTTPStatus.INTERNAL_SERVER_ERROR
-    hint = "what weft ui has printed says more; please report it"
-    shown = TableError(f"the page failed: {type(error).__name__}", hint=hint)
-    answer = render(request, "error.html", status, error=shown, waits=False)
-    answer.headers.update(SECURITY_HEADERS)  # the guard is within this handler
+    hint = "please report it with the output of weft ui"
+    table_error = TableError(f"the page failed: {type(error).__name__}", hint=hint)
+    answer = render(request, "error.html", status, error=table_error, waits=False)
+    answer.headers.update(SECURITY_HEADERS)  # this handler is outside of the guard
     return answer
 
 
@@ -106,7 +106,9 @@ def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     message = f"there is no page {request.url.path}" if status is HTTPStatus.NOT_FOUND else status.phrase
-    return render(request, "error.html", status, error=TableError(message, hint="the menu has all pages"), waits=False)
+    return render(
+        request, "error.html", status, error=TableError(message, hint="choose a page from the menu"), waits=False
+    )
 
 
 _TABLE_ROUTES: Final[list[BaseRoute]] = [

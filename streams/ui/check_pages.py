@@ -14,7 +14,7 @@ from weft.streams.ui.site import render, site_of
 
 
 def checks(request: Request) -> Response:
-    """The last run, and a button for the next one."""
+    """Show the results of the last run, and a button for the next one."""
     site = site_of(request)
     return render(
         request, "checks.html", view="checks", last=site.checks.last, level=Level, target=site.pipeline or "URI"
@@ -22,7 +22,7 @@ def checks(request: Request) -> Response:
 
 
 def start(request: Request) -> Response:
-    """Begin a run."""
+    """Start a run of the checks."""
     site_of(request).checks.start()
     return RedirectResponse(f"{site_of(request).root}/checks", HTTPStatus.SEE_OTHER)
 

@@ -1,4 +1,4 @@
-"""The checks of ``weft doctor`` for the page: run in a thread when somebody asks, and kept until the next time."""
+"""The checks of ``weft doctor`` for the page: they run in a thread on request, and the last results are kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Examination:
 
     Attributes:
         began_at_ms: When it began.
-        findings: What was found, the worst first; None before it has ended.
+        findings: The findings, the worst first; None before the run has ended.
         seconds: How long it took.
     """
 
@@ -30,37 +30,37 @@ class Examination:
 
     def count(self, level: Level) -> int:
         """Number of findings of a level."""
-        return sum(each.level is level for each in self.findings or ())
+        return sum(finding.level is level for finding in self.findings or ())
 
 
 class Checks:
     """The checks of a pipeline, or of one table. Usable from any thread."""
 
     def __init__(self, location: TableLocation, pipeline: str | None) -> None:
-        """Check nothing yet."""
+        """Remember what to check; nothing runs yet."""
         self._location, self._pipeline = location, pipeline
         self._lock = threading.Lock()
         self.last: Examination | None = None
 
     def start(self) -> Examination:
-        """Begin to check.
+        """Start the checks.
 
         Raises:
-            Conflict: The last run has not ended.
+            Conflict: The previous run has not ended.
         """
         with self._lock:
             if self.last is not None and self.last.findings is None:
                 raise Conflict("the checks are running", hint="wait until they have ended")
-            self.last = made = Examination()
-        threading.Thread(target=self._run, args=(made,), name="weft-ui-checks", daemon=True).start()
-        return made
+            self.last = examination = Examination()
+        threading.Thread(target=self._run, args=(examination,), name="weft-ui-checks", daemon=True).start()
+        return examination
 
-    def _run(self, made: Examination) -> None:
-        began, found = time.monotonic(), Findings()
-        with found.guarded("checks"):
-            found.all += self._examine()
-        made.seconds = time.monotonic() - began
-        made.findings = sorted(found.all, key=lambda each: _WORST_FIRST.index(each.level))
+    def _run(self, examination: Examination) -> None:
+        began, findings = time.monotonic(), Findings()
+        with findings.guarded("checks"):
+            findings.all += self._examine()
+        examination.seconds = time.monotonic() - began
+        examination.findings = sorted(findings.all, key=lambda finding: _WORST_FIRST.index(finding.level))
 
     def _examine(self) -> list[Finding]:
         if self._pipeline is None:

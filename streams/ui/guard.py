@@ -1,13 +1,14 @@
-"""Who may ask: an ASGI middleware that checks Host, Origin and token of each request, and adds security headers.
+"""Access control: an ASGI middleware that checks Host, Origin and token of each request, and adds security headers.
 
 1. **Host.** A page of another site whose name resolves to this machine (DNS rebinding) sends its own name as Host. Only
-   the names of this server are answered; on an address that others reach also any IP address, which cannot be rebound.
-   Browsers send one Host of the form that RFC 9110 allows. Every other request is refused: parsers of URLs find
-   ``localhost`` in ``localhost:80.evil.example``, in ``localhost/.evil.example`` and in ``user@localhost``.
-2. **Origin.** A request that may change something, which is any but GET and HEAD, must come from a page of this server:
-   browsers send Origin with it. Browsers also say with Sec-Fetch-Site when another site embeds or loads something.
-3. **Token.** If one is set, it is needed once as ``?token=``, which sets a cookie that no script can read, or as a
-   bearer token.
+   the names of this server are accepted. If the server listens on an address that other machines reach, any IP address
+   is accepted, too, because it cannot be rebound. Browsers send exactly one Host, in the form of RFC 9110. Every other
+   request is refused: a URL parser would find ``localhost`` in ``localhost:80.evil.example``, in
+   ``localhost/.evil.example`` and in ``user@localhost``.
+2. **Origin.** A request that may change something (every method except GET and HEAD) must come from a page of this
+   server; browsers send its Origin. Browsers also report with Sec-Fetch-Site when another site embeds or loads a page.
+3. **Token.** If a token is set, a request needs it: as ``?token=``, which sets a cookie that scripts cannot read, as
+   that cookie, or as a bearer token.
 4. **Headers.** The content security policy allows scripts and styles from files of this server only.
 """
 
@@ -33,9 +34,9 @@ _AUTHORITY: Final = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?))(?::(?P<port>[0-9]{1,5}))?"
 )
 """Host and port as browsers send them: names are ASCII (Punycode), and IPv6 addresses have brackets and no zone."""
-_MOST_PORT: Final = 65_535
+_MAX_PORT: Final = 65_535
 _PORTS: Final = {"http": 80, "https": 443}
-_FROM_HERE: Final = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; none: typed in by the user
+_FROM_HERE: Final = frozenset({"same-origin", "none"})  # values of Sec-Fetch-Site; "none": the user typed the address
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -52,7 +53,7 @@ class Authority(NamedTuple):
 
     Attributes:
         name: Host name or address in lower case, without the dot at its end; an IPv6 address without brackets.
-        port: Port; `None` if none is named.
+        port: Port; `None` if the request names only a host.
     """
 
     name: str
@@ -61,12 +62,12 @@ class Authority(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask.
+    """Which requests are accepted.
 
     Attributes:
         names: Host names and addresses of this server, in lower case and without a port.
-        any_address: Whether any IP address may be asked for.
-        token: The token that is needed; "" for none.
+        any_address: Whether Host may also be any IP address.
+        token: The token that requests need; "" if they need none.
         cookie: Name of the cookie that holds it. Cookies do not depend on the port, so it has the port in its name.
     """
 
@@ -84,7 +85,7 @@ class Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -124,13 +125,13 @@ class Guard:
         return name in self._access.names or (self._access.any_address and _is_address(name))
 
     def _login(self, scope: Scope) -> Response | None:
-        """None if the token is known; a redirection that sets the cookie, or a refusal."""
+        """Return None if the request may pass, a redirection that sets the cookie, or a refusal."""
         access = self._access
         if not access.token:
             return None
         headers = Headers(scope=scope)
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if _equal(bearer, access.token) or any(_equal(each, access.token) for each in self._cookies(headers)):
+        if _equal(bearer, access.token) or any(_equal(cookie, access.token) for cookie in self._cookies(headers)):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] in _SAFE and any(name == TOKEN and _equal(value, access.token) for name, value in query):
@@ -144,31 +145,31 @@ class Guard:
     def _cookies(self, headers: Headers) -> Iterable[str]:
         for header in headers.getlist("cookie"):
             try:
-                found = SimpleCookie(header)
+                cookies = SimpleCookie(header)
             except CookieError:
                 continue
-            if self._access.cookie in found:
-                yield found[self._access.cookie].value
+            if self._access.cookie in cookies:
+                yield cookies[self._access.cookie].value
 
 
 def parse_authority(text: str) -> Authority | None:
     """Parse a Host header, or the host and port of an origin.
 
     Returns:
-        `None` if the text is anything else than a host name or an address, and perhaps a port.
+        `None` if the text is not a host name or an IP address, with or without a port.
     """
     match = _AUTHORITY.fullmatch(text)
     if match is None:
         return None
     port = None if match["port"] is None else int(match["port"])
     address = match["address"]
-    if (address and not _is_address(address)) or (port or 0) > _MOST_PORT:
+    if (address and not _is_address(address)) or (port or 0) > _MAX_PORT:
         return None
     return Authority((address or match["name"].removesuffix(".")).lower(), port)
 
 
 def _is_origin_of(origin: str, host: Authority) -> bool:
-    """Whether the pages of an origin are those of the server that a request calls ``host``."""
+    """Whether an origin is the server that the request names as its Host."""
     scheme, separator, rest = origin.partition("://")
     default, authority = _PORTS.get(scheme), parse_authority(rest)
     if not separator or default is None or authority is None:
@@ -184,8 +185,8 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+def _equal(text: str, token: str) -> bool:
+    return hmac.compare_digest(text.encode(), token.encode())
 
 
 def _refuse(status: HTTPStatus, why: str) -> Response:

@@ -1,4 +1,4 @@
-"""The dead letters of a pipeline for the page: counts, lists and single letters, and replays by the command."""
+"""The dead letters of a pipeline for the page: counts, lists and single letters, and replays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LetterCounts:
     """Numbers of dead letters.
 
     Attributes:
-        by_reason: Letters that wait, are replayed or are not final, by (writer, reason, state), the most first.
+        by_reason: Numbers of letters that were not dropped, by (writer, reason, state), the largest first.
         waiting: Letters that can be replayed, by writer.
     """
 
@@ -68,7 +68,7 @@ class LetterBook:
                     yield place, state, letter
 
     def counts(self) -> LetterCounts:
-        """Count all letters; a count that is a few seconds old is given again.
+        """Count all letters; a count that is at most `_COUNT_SECONDS` old is returned again.
 
         Raises:
             CorruptData: A file of letters is damaged.
@@ -87,17 +87,17 @@ class LetterBook:
             return self._counts
 
     def find(self, writer: str | None, reason: str | None, limit: int) -> list[tuple[LetterPlace, State, Letter]]:
-        """The first letters of a writer with a reason; None: any."""
-        found: list[tuple[LetterPlace, State, Letter]] = []
+        """Return the first ``limit`` letters of a writer with a reason; None means any writer or any reason."""
+        letters: list[tuple[LetterPlace, State, Letter]] = []
         for place, state, letter in self._letters(writer):
             if reason in {None, str(letter.content["reason"])}:
-                found.append((place, state, letter))
-                if len(found) == limit:
+                letters.append((place, state, letter))
+                if len(letters) == limit:
                     break
-        return found
+        return letters
 
     def get(self, name: str) -> tuple[LetterPlace, State, Letter]:
-        """One letter, by its name.
+        """Return a letter by its name.
 
         Raises:
             InvalidInput: The name is not that of a letter.
@@ -110,13 +110,13 @@ class LetterBook:
         raise NotFound(f"there is no dead letter {name}", hint="it was dropped, or has expired")
 
     def replay(self, only: str | None) -> Replay:
-        """Start ``weft dead-letters replay`` in a process of its own.
+        """Start ``weft dead-letters replay`` in a separate process.
 
         Args:
             only: Name of the writer; None for all.
 
         Raises:
-            Conflict: One is running.
+            Conflict: A replay is running.
         """
         with self._lock:
             if self.replayed is not None and self.replayed.exit_code is None:
@@ -148,7 +148,7 @@ class LetterBook:
 
 
 def text_of(data: bytes, limit: int = 4096) -> str | None:
-    """The bytes as text, if all of them are text in UTF-8, and not too many."""
+    """Decode printable UTF-8; None if the bytes are something else, or more than ``limit``."""
     if len(data) > limit:
         return None
     try:
@@ -159,7 +159,7 @@ def text_of(data: bytes, limit: int = 4096) -> str | None:
 
 
 def hex_lines(data: bytes, limit: int = 4096) -> list[tuple[str, str, str]]:
-    """Offset, hexadecimal bytes and printable characters of each 16 bytes."""
+    """Return a hex dump: offset, hexadecimal bytes and characters of every 16 bytes of the first ``limit`` bytes."""
     return [
         (
             f"{start:06x}",

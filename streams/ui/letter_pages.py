@@ -19,7 +19,7 @@ _SHOWN: Final = 100
 
 
 def letters(request: Request) -> Response:
-    """Counts by reason, and the letters of one of them."""
+    """Show counts by reason, and the letters of a chosen writer and reason."""
     book = site_of(request).letters
     if book is None:
         return render(request, "letters.html", view="letters", book=None)
@@ -30,27 +30,27 @@ def letters(request: Request) -> Response:
         view="letters",
         book=book,
         counts=book.counts(),
-        found=book.find(writer, reason, _SHOWN),
+        listed=book.find(writer, reason, _SHOWN),
         writer=writer,
         reason=reason,
-        shown=_SHOWN,
+        limit=_SHOWN,
         state=State,
     )
 
 
 def letter(request: Request) -> Response:
-    """One letter with its bytes."""
+    """Show a letter with its bytes."""
     book = _book(request)
-    place, state, found = book.get(request.query_params.get("name", ""))
-    held = {"key": found.data("key"), "value": found.data("value")}
-    parts = [(name, data, text_of(data), hex_lines(data)) for name, data in held.items() if data is not None]
-    return render(request, "letter.html", place=place, state=state, letter=found, parts=parts)
+    place, state, dead_letter = book.get(request.query_params.get("name", ""))
+    contents = {"key": dead_letter.data("key"), "value": dead_letter.data("value")}
+    parts = [(name, data, text_of(data), hex_lines(data)) for name, data in contents.items() if data is not None]
+    return render(request, "letter.html", place=place, state=state, letter=dead_letter, parts=parts)
 
 
 def replay(request: Request) -> Response:
     """Start a replay; only with --write."""
     if not site_of(request).write:
-        raise InvalidInput("this page is read-only", hint="start it with weft ui --write, or: weft dead-letters replay")
+        raise InvalidInput("this page is read-only", hint="restart it with --write, or run weft dead-letters replay")
     book = _book(request)
     only = request.query_params.get("writer") or None
     choose_places(book.places, only)
@@ -61,7 +61,7 @@ def replay(request: Request) -> Response:
 def _book(request: Request) -> LetterBook:
     book = site_of(request).letters
     if book is None:
-        raise InvalidInput("dead letters belong to a pipeline", hint="weft ui PIPELINE")
+        raise InvalidInput("dead letters belong to a pipeline", hint="start weft ui with a pipeline file")
     return book
 
 

@@ -1,4 +1,4 @@
-"""The picture of watermarks: how far each stream is complete, as bars on one axis, and the value that was asked for."""
+"""The picture of watermarks: bars that show how far each stream is complete, and the value that the reader entered."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from weft.streams.pipeline.file.quantities import duration
 TOP: Final = 30
 _MARGIN: Final = 0.06  # of the axis, on both sides
 _HALF: Final = 56  # width of half the longest name of a line
-_LONGEST: Final = 26  # characters of a name
+_MAX_NAME: Final = 26  # characters of a name
 _GAP: Final = 8  # between a bar and its label
-_LETTER: Final = 7.5  # width of a letter or digit of a label, at most: the picture must not cut it
-_BOLD: Final = 8.4  # and of one of a name
+_LETTER: Final = 7.5  # upper bound of the width of a letter of a label, so that the picture does not cut it
+_BOLD: Final = 8.4  # the same for names, which are bold
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A width of screens, and how the picture uses it.
+    """A layout of the picture for a width of screens; lengths are in pixels.
 
     Attributes:
-        name: Its name in the styles.
-        width: Of the picture.
-        names: Width of the names left of the bars; 0: names and values are above them.
+        name: Name of the layout in the styles.
+        width: Width of the picture.
+        names: Width of the names left of the bars; 0 if names and values are above the bars.
         room: Width right of the bars, for values.
         row: Height of a stream.
-        middle: Middle of the bar within that.
+        middle: Distance from the top of a stream to the middle of its bar.
     """
 
     name: str
@@ -51,11 +51,11 @@ class MarkBar:
     Attributes:
         name: Its name.
         end: Right end of its bar.
-        label_at: Where its label begins, right of the line of the present; or ends, where it would be cut there.
-        y: Its middle.
-        label: What is behind it: how far it is behind the axis's end.
-        late: Whether it ends before the value that was asked for.
-        is_left: Whether the label ends at ``label_at``, left of the end of the picture.
+        label_at: Where its label begins; where it ends if ``is_left``.
+        y: Middle of the bar.
+        label: How far the stream is behind the present; its watermark if that is an integer.
+        late: Whether the watermark is not past the value that the reader entered.
+        is_left: Whether the label is right-aligned, because the picture would cut it otherwise.
     """
 
     name: str
@@ -72,11 +72,11 @@ class MarkPicture:
     """Bars of one unit: times, or integers.
 
     Attributes:
-        shape: For which screens it is.
-        unit: What the axis shows, in words.
+        shape: Layout of the picture.
+        unit: Title of the axis.
         bars: The streams, the slowest first.
-        lines: Vertical lines: place, place of their name, and name.
-        height: Of the picture.
+        lines: Vertical lines: x, x of the name, and name.
+        height: Height of the picture.
     """
 
     shape: Shape
@@ -87,14 +87,14 @@ class MarkPicture:
 
 
 def draw_marks(marks: Sequence[StreamReport], through: str, now_ms: int) -> list[MarkPicture]:
-    """Pictures of the watermarks that are times, and of those that are integers: of each in every shape, or none.
+    """Draw one picture of the watermarks that are times and one of those that are integers, in every shape.
 
     Args:
         marks: The watermarks.
-        through: What was asked for; "" for nothing.
-        now_ms: The time.
+        through: The value that the reader entered; "" for none.
+        now_ms: The present, Unix milliseconds.
     """
-    found = []
+    pictures = []
     for is_time in (True, False):
         values = {}
         for mark in marks:
@@ -102,30 +102,30 @@ def draw_marks(marks: Sequence[StreamReport], through: str, now_ms: int) -> list
             if value is not None and isinstance(mark.watermark, str) == is_time:
                 values[f"{mark.stream}: {mark.group}"] = value
         if values:
-            asked, now = _asked(through, is_time=is_time), now_ms / 1000 if is_time else None
-            found += [_picture(values, asked, now, shape) for shape in SHAPES]
-    return found
+            threshold, now = _threshold(through, is_time=is_time), now_ms / 1000 if is_time else None
+            pictures += [_picture(values, threshold, now, shape) for shape in SHAPES]
+    return pictures
 
 
 def is_behind(mark: StreamReport, through: str) -> bool:
     """Whether a stream may still send events up to a value; true without a watermark."""
-    value, asked = _number(mark.watermark), _asked(through, is_time=isinstance(mark.watermark, str))
-    return value is None or (asked is not None and value <= asked)
+    value, threshold = _number(mark.watermark), _threshold(through, is_time=isinstance(mark.watermark, str))
+    return value is None or (threshold is not None and value <= threshold)
 
 
-def _asked(through: str, *, is_time: bool) -> float | None:
+def _threshold(through: str, *, is_time: bool) -> float | None:
     if is_time:
         return _number(through) if through else None
     return float(through) if through.lstrip("-").isdecimal() else None
 
 
-def _picture(values: dict[str, float], asked: float | None, now: float | None, shape: Shape) -> MarkPicture:
-    known = [*values.values(), *([now] if now is not None else [])]
-    low, high = min(known), max(known)
+def _picture(values: dict[str, float], threshold: float | None, now: float | None, shape: Shape) -> MarkPicture:
+    drawn_values = [*values.values(), *([now] if now is not None else [])]
+    low, high = min(drawn_values), max(drawn_values)
     room = max(1.0, high - low)
     low, high = low - room * _MARGIN, high + room * _MARGIN
-    if asked is not None:  # what is far away is drawn at the edge, so that the bars can still be compared
-        low, high = max(low - room, min(low, asked)), min(high + room, max(high, asked))
+    if threshold is not None:  # a distant value is drawn at the edge, so that the bars can still be compared
+        low, high = max(low - room, min(low, threshold)), min(high + room, max(high, threshold))
 
     def place(value: float) -> float:
         return round(shape.names + (shape.width - shape.names - shape.room) * (value - low) / (high - low), 1)
@@ -135,24 +135,24 @@ def _picture(values: dict[str, float], asked: float | None, now: float | None, s
     for number, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
         behind = newest - value
         words = f"{duration(max(0.0, behind))} behind" if now is not None else f"{value:,.0f}"
-        late = asked is not None and value <= asked
+        late = threshold is not None and value <= threshold
         label = (max(place(value), place(newest)) if now is not None else place(value)) + _GAP
         is_left = label + len(words) * _LETTER > shape.width
         room = shape.names or shape.width - len(words) * _LETTER
-        most = min(_LONGEST, int((room - 10) / _BOLD))
-        short = name if len(name) <= most else f"{name[: most - 1]}…"
+        length = min(_MAX_NAME, int((room - 10) / _BOLD))
+        short = name if len(name) <= length else f"{name[: length - 1]}…"
         at = shape.width - _GAP if is_left else label
         bars.append(MarkBar(short, place(value), at, TOP + shape.row * number + shape.middle, words, late, is_left))
     drawn = [(place(now), "now")] if now is not None else []
-    if asked is not None:
-        drawn.append((place(min(max(asked, low), high)), "asked"))
+    if threshold is not None:
+        drawn.append((place(min(max(threshold, low), high)), "asked"))
     lines = [(x, min(max(x, _HALF), shape.width - _HALF), name) for x, name in drawn]
     unit = "complete before" if now is not None else "complete before, values"
     return MarkPicture(shape, unit, bars, lines, TOP + shape.row * len(bars) + 12)
 
 
 def _number(value: Any) -> float | None:
-    """A watermark as a number: an integer, or seconds since 1970 of a time or date."""
+    """Return a watermark as a number: an integer, or the Unix seconds of a time or date; None for anything else."""
     if isinstance(value, int):
         return float(value)
     try:

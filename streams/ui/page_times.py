@@ -20,33 +20,33 @@ _UNITS: Final = {
 
 
 def page_time(text: str) -> dt.datetime:
-    """A time with a zone: ISO 8601, in UTC if it names none, or ``15 min ago``. Raises ValueError."""
+    """Parse ISO 8601 (UTC if it names no zone) or ``15 min ago`` into a time with a zone. Raises ValueError."""
     ago = _AGO.fullmatch(text.strip())
     if ago is not None:
         return dt.datetime.now(dt.UTC) - int(ago[1]) * _UNITS[ago[2]]
-    found = dt.datetime.fromisoformat(text.strip())
-    return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+    time = dt.datetime.fromisoformat(text.strip())
+    return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
 
 
 def page_value(text: str) -> str:
-    """A value of an ordering column: of a time ISO 8601 with its zone; any other text as it is."""
-    given = text.strip()
-    if ":" in given or _AGO.fullmatch(given):
+    """Parse a value of an ordering column: a time becomes ISO 8601 with its zone, any other text stays as it is."""
+    stripped = text.strip()
+    if ":" in stripped or _AGO.fullmatch(stripped):
         with contextlib.suppress(ValueError, OverflowError):
-            return page_time(given).isoformat()
-    return given
+            return page_time(stripped).isoformat()
+    return stripped
 
 
 def page_point(text: str) -> Any:
-    """A point in the history of a table: a time, the name of a savepoint, or a cut; None for an empty text.
+    """Parse a point in the history of a table: a time, the name of a savepoint, or a cut; None for an empty text.
 
     Raises:
         InvalidInput: The text contains a colon but is neither a time nor a cut.
     """
-    given = text.strip()
-    if ":" in given or _AGO.fullmatch(given):
+    stripped = text.strip()
+    if ":" in stripped or _AGO.fullmatch(stripped):
         try:
-            return page_time(given)
+            return page_time(stripped)
         except (ValueError, OverflowError):
             pass  # a cut, or an error that says what is wrong
-    return parse_point(given or None)
+    return parse_point(stripped or None)

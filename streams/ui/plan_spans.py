@@ -1,4 +1,4 @@
-"""When compactions and folds ran: from the entry that begins one to the last of its results; bars in the timeline."""
+"""When compactions and folds ran, for bars in the timeline: from the entry that begins one to its last result."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 from weft.storage.services.inspect.inspect import TimelineEntry
 
-MOST: Final = 1_000
-"""Bars of one answer."""
+MAX_BARS: Final = 1_000
+"""Largest number of bars of one answer."""
 _KIND: Final = {"BASE": "compaction", "FOLD": "fold"}
 
 
@@ -20,8 +20,8 @@ class PlanSpan:
 
     Attributes:
         begin_ms: When it began.
-        end_ms: When its last entry was written so far.
-        seq: Its first entry.
+        end_ms: When the newest of its entries was written.
+        seq: Number of its first entry.
         kind: "compaction" or "fold"; "plan" if it has no result, or none yet.
         open: Whether it has not ended.
     """
@@ -34,14 +34,14 @@ class PlanSpan:
 
 
 class PlanSpans:
-    """The compactions and folds of the entries of the table lane that were read so far, in any order."""
+    """The compactions and folds in the entries of the table lane, which may be added in any order."""
 
     def __init__(self) -> None:
-        """No entry was read."""
+        """Begin without entries."""
         self._spans: dict[str, PlanSpan] = {}
 
     def add(self, entries: Iterable[TimelineEntry]) -> None:
-        """Note entries of the table lane."""
+        """Add entries of the table lane."""
         for entry in entries:
             if not entry.plan:
                 continue
@@ -53,17 +53,17 @@ class PlanSpans:
             span.kind = _KIND.get(entry.kind, span.kind)
 
     def between(self, begin_ms: int, end_ms: int, least_ms: int, opened: AbstractSet[str]) -> Sequence[PlanSpan]:
-        """The newest `MOST` that overlap a span of time, the oldest first.
+        """Return the newest `MAX_BARS` plans that overlap a span of time, the oldest first.
 
         Args:
-            begin_ms: Its begin.
-            end_ms: Its end; those that are still open last until then.
-            least_ms: Leave out those that took less time: the entries themselves are drawn.
-            opened: Ids of those that have not ended.
+            begin_ms: Begin of the span.
+            end_ms: End of the span; plans that are still open last until then.
+            least_ms: Leave out plans that took less time: their entries are drawn anyway.
+            opened: Ids of the plans that have not ended.
         """
-        found = []
+        spans = []
         for plan, span in self._spans.items():
             end = max(end_ms, span.end_ms) if plan in opened else span.end_ms
             if span.begin_ms <= end_ms and end >= begin_ms and (plan in opened or end - span.begin_ms >= least_ms):
-                found.append(PlanSpan(span.begin_ms, end, span.seq, span.kind, plan in opened))
-        return sorted(found, key=lambda span: span.seq)[-MOST:]
+                spans.append(PlanSpan(span.begin_ms, end, span.seq, span.kind, plan in opened))
+        return sorted(spans, key=lambda span: span.seq)[-MAX_BARS:]

@@ -1,6 +1,7 @@
-"""What is wrong with a table and its streams, the worst first, in words, with what to do.
+"""Finds the problems of a table and its streams, and says what to do about them; the worst is first.
 
-Limits and texts that an alert rule has, too (deploy/prometheus/alerts.yaml), are the same here; a test compares them.
+Limits and texts that occur in an alert rule, too (deploy/prometheus/alerts.yaml), are the same here; a test compares
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ALERT_TEXTS: Final[Mapping[str, str]] = {
     "missing.",
     "WeftOutage": "It continues by itself when they do. weft doctor says more.",
 }
-"""Texts that are parts of the descriptions of these alerts."""
+"""Texts that also occur in the descriptions of these alerts."""
 
 
 class Severity(IntEnum):
@@ -56,8 +57,8 @@ class Problem:
 
     Attributes:
         severity: How bad it is.
-        title: What is wrong, in a few words.
-        action: What to do about it.
+        title: Short description of the problem.
+        action: What the user should do.
         view: The view that shows more; "" for none.
         guide: Document and section that explain it; "" for none.
     """
@@ -76,39 +77,39 @@ def find_problems(
     findings: Sequence[Finding] = (),
     parts: Sequence[PartState] = (),
 ) -> list[Problem]:
-    """All problems, the worst first.
+    """Find all problems, the worst first.
 
     Args:
         look: The table.
         streams: Its streams.
-        unmeasured: Why the lag is not measured; "" if it is, or is not to be.
-        findings: Of the last run of the checks.
-        parts: What the parts of its pipeline do; empty without one.
+        unmeasured: Why the lag is not measured; "" if it is measured, or if there is no pipeline.
+        findings: Findings of the last run of the checks.
+        parts: States of the parts of its pipeline; empty without a pipeline.
     """
-    found = [*_of_clock(look), *_of_table(look), *_of_parts(parts, streams)]
+    problems = [*_clock_problems(look), *_table_problems(look), *_part_problems(parts, streams)]
     for stream in streams:
-        found += _of_stream(stream)
-    found += _of_references(look)
+        problems += _stream_problems(stream)
+    problems += _reference_problems(look)
     if unmeasured:
-        found.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
-    found += [
-        Problem(_SEVERITY[each.level], f"{each.check}: {each.text}", each.hint, "checks", each.guide)
-        for each in findings
-        if each.level in _SEVERITY
+        problems.append(Problem(Severity.NOTE, f"Lag is not measured: {unmeasured}", "weft check says what to change."))
+    problems += [
+        Problem(_SEVERITY[finding.level], f"{finding.check}: {finding.text}", finding.hint, "checks", finding.guide)
+        for finding in findings
+        if finding.level in _SEVERITY
     ]
-    return sorted(found, key=lambda problem: problem.severity)
+    return sorted(problems, key=lambda problem: problem.severity)
 
 
-def _of_parts(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Iterator[Problem]:
+def _part_problems(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Iterator[Problem]:
     is_alive = any(part.runs for part in parts) or any(stream.writer == "live" for stream in streams)
     if parts and not is_alive:
         yield Problem(
             Severity.WARNING,
-            f"No part of the pipeline runs: {_waiting_words(streams)}",
+            f"No part of the pipeline runs: {_describe_backlog(streams)}",
             "Start it again: weft run continues where its commits end. If it runs on another machine, look there: its "
             "writers have no heartbeats.",
         )
-    waiting = {stream.name for stream in streams if stream.outage}  # which has a problem of its own
+    waiting = {stream.name for stream in streams if stream.outage}  # `_stream_problems` reports these
     working = {stream.name for stream in streams if stream.writer == "live"}  # on another machine, perhaps
     for part in parts:
         if part.is_lost and part.part not in working:
@@ -119,8 +120,8 @@ def _of_parts(parts: Sequence[PartState], streams: Sequence[StreamRow]) -> Itera
             yield Problem(Severity.WARNING, title, "It is tried again. weft check and weft doctor say more.")
 
 
-def _waiting_words(streams: Sequence[StreamRow]) -> str:
-    """What the brokers have that the table has not."""
+def _describe_backlog(streams: Sequence[StreamRow]) -> str:
+    """Say how many messages the brokers have that the table does not have yet."""
     words = [f"{counted(stream.lag, 'message')} of {stream.name}" for stream in streams if stream.lag]
     silent = [f"the brokers of {stream.name} do not answer" for stream in streams if stream.outage]
     if words:
@@ -129,21 +130,21 @@ def _waiting_words(streams: Sequence[StreamRow]) -> str:
     return "; ".join(silent) or ("nothing waits in its topics" if is_known else "what waits is not known yet")
 
 
-def _of_clock(look: Look) -> Iterator[Problem]:
+def _clock_problems(look: Look) -> Iterator[Problem]:
     if look.clock_lead_ms:
         yield Problem(
             Severity.WARNING,
             f"The newest entry of the table is {duration(look.clock_lead_ms / 1000)} ahead of this machine's clock",
-            "Set the clocks of all machines. Until then use cuts and savepoints for the past, not times.",
+            "Correct the clocks of all machines. Until then name past snapshots by cuts and savepoints, not by times.",
             "timeline",
         )
 
 
-def _of_table(look: Look) -> Iterator[Problem]:
+def _table_problems(look: Look) -> Iterator[Problem]:
     measures = look.measures
     factor = measures.read_amplification or 1.0
     oldest_ms = min(look.waiting_since.values(), default=look.at_ms)
-    waited = (look.at_ms - oldest_ms) / 1000  # the alert waits as long before it fires
+    waited = (look.at_ms - oldest_ms) / 1000  # the alert waits for the same time before it fires
     if waited > BEHIND_SECONDS and (factor > AMPLIFICATION or measures.commits_waiting > WAITING_COMMITS):
         yield Problem(
             Severity.WARNING,
@@ -161,7 +162,7 @@ def _of_table(look: Look) -> Iterator[Problem]:
         )
 
 
-def _of_stream(stream: StreamRow) -> Iterator[Problem]:
+def _stream_problems(stream: StreamRow) -> Iterator[Problem]:
     name = f"Stream {stream.name}"
     if stream.outage:
         yield Problem(Severity.WARNING, f"{name}: {stream.outage}", ALERT_TEXTS["WeftOutage"])
@@ -211,7 +212,7 @@ def _of_stream(stream: StreamRow) -> Iterator[Problem]:
         )
 
 
-def _of_references(look: Look) -> Iterator[Problem]:
+def _reference_problems(look: Look) -> Iterator[Problem]:
     for reference in look.overview.references:
         if reference.problem:
             yield Problem(Severity.CRITICAL, reference.problem, reference.hint, guide=reference.guide)

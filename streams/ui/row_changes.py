@@ -1,4 +1,4 @@
-"""The rows that differ between two snapshots, with what they were before, for the page."""
+"""The rows that differ between two snapshots, with their earlier values, for the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SECONDS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ChangedCell:
-    """A value of a changed row: as it is, and as it was; ``changed`` if these differ."""
+    """A value of a changed row: now, before, and whether the two differ."""
 
     now: Any
     before: Any
@@ -43,10 +43,9 @@ class RowChanges:
     Attributes:
         columns: Names of the columns of the rows.
         rows: The rows.
-        counts: Rows that were seen, by kind of change.
-        more: Whether there are more.
-        created_at_ms: When the table was created, if that was after ``since``: these are all changes since then. None
-            otherwise.
+        counts: Numbers of rows by kind of change.
+        more: Whether more rows differ.
+        created_at_ms: When the table was created, if that was after ``since``; None otherwise.
     """
 
     columns: list[str]
@@ -57,14 +56,14 @@ class RowChanges:
 
 
 def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms: int) -> RowChanges:
-    """The first rows that differ.
+    """Find the first rows that differ between two snapshots.
 
     Args:
         table: The table.
-        since: The earlier snapshot: a time, savepoint or cut. For a time before the table was created there is none,
-            and every row is an insert.
-        until: The later one; "" for now.
-        limit: Rows at most.
+        since: The earlier snapshot: a time, savepoint or cut. If it is a time before the table was created, every row
+            is an insert.
+        until: The later snapshot; "" for now.
+        limit: Largest number of rows.
         created_at_ms: When the table was created.
 
     Raises:
@@ -72,7 +71,7 @@ def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms
         NotFound, OffsetExpired, OffsetInvalidated: See `weft.Table.changes`.
     """
     if not since.strip():
-        raise InvalidInput("since when?", hint="a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")
+        raise InvalidInput("since is empty", hint="enter a time such as 2026-11-20T10:30:00Z, a savepoint or a cut")
     begin = page_point(since)
     is_young = isinstance(begin, dt.datetime) and begin.timestamp() * 1000 < created_at_ms
     reader = table.changes(None if is_young else begin, page_point(until), before=True)
@@ -81,8 +80,8 @@ def find_changes(table: Table, since: str, until: str, limit: int, created_at_ms
     rows: list[ChangedRow] = []
     began = time.monotonic()
     for batch in reader:
-        found = python_rows(batch.slice(0, limit + 1 - len(rows)))
-        rows += [_row(dict(zip(batch.schema.names, row, strict=True)), names, key) for row in found]
+        batch_rows = python_rows(batch.slice(0, limit + 1 - len(rows)))
+        rows += [_row(dict(zip(batch.schema.names, row, strict=True)), names, key) for row in batch_rows]
         if len(rows) > limit or time.monotonic() - began > _SECONDS:
             break
     return RowChanges(

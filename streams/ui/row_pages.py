@@ -25,8 +25,8 @@ from weft.streams.ui.page_times import page_point
 from weft.streams.ui.row_changes import find_changes
 from weft.streams.ui.row_picture import BELOW, LINE, LOWER, UPPER, draw_groups
 from weft.streams.ui.row_query import (
-    MOST_DOWNLOADED,
-    MOST_SHOWN,
+    MAX_DOWNLOADED,
+    MAX_SHOWN,
     OPERATORS,
     Clause,
     answer,
@@ -41,7 +41,7 @@ _EMPTY_CLAUSES: Final = 2
 
 
 async def data(request: Request) -> Response:
-    """Rows of a snapshot, found by Arrow. The search ends when the browser goes away, or cancels it."""
+    """Show the rows of a snapshot that match a filter. The search ends when the browser cancels it or disconnects."""
     cancelled = threading.Event()
 
     async def watch() -> None:
@@ -50,29 +50,29 @@ async def data(request: Request) -> Response:
         cancelled.set()
 
     failure: Exception | None = None
-    async with anyio.create_task_group() as both:
-        both.start_soon(watch)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
         try:
-            shown = await run_in_threadpool(_data, request, cancelled)
-        except Exception as error:  # a task group would raise a group of it, which no handler of errors knows
+            response = await run_in_threadpool(_data, request, cancelled)
+        except Exception as error:  # the task group would wrap it in an ExceptionGroup, for which there is no handler
             failure = error
-        both.cancel_scope.cancel()
+        tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    return shown
+    return response
 
 
 def _data(request: Request, cancelled: threading.Event) -> Response:
     site = site_of(request)
     look = site.look()
-    values: dict[str, Any] = {"problem": None, "found": None, "query": None}
+    values: dict[str, Any] = {"problem": None, "answer": None, "query": None}
     try:
         values["query"] = query = parse_query(fields_of(request))
-        values["found"] = answer(site.watched.table, query, cancelled)
+        values["answer"] = answer(site.watched.table, query, cancelled)
     except TableError as error:
         values["problem"] = error
     query = values["query"]
-    given = query.clauses if query is not None else ()
+    clauses = query.clauses if query is not None else ()
     return render(
         request,
         "data.html",
@@ -82,44 +82,44 @@ def _data(request: Request, cancelled: threading.Event) -> Response:
         groups=[group.name for group in look.overview.schema.groups],
         savepoints=site.watched.table.savepoints(),
         operators=OPERATORS,
-        clauses=[*given, *[Clause("", "=", "")] * _EMPTY_CLAUSES],
-        most=MOST_SHOWN,
-        downloaded=MOST_DOWNLOADED,
+        clauses=[*clauses, *[Clause("", "=", "")] * _EMPTY_CLAUSES],
+        most=MAX_SHOWN,
+        downloaded=MAX_DOWNLOADED,
         download=request.url.query,
         **values,
     )
 
 
 def download(request: Request) -> Response:
-    """The rows of a question as a file."""
+    """Send the rows of a query as a file."""
     site, form = site_of(request), request.path_params["form"]
-    schema, found = batches(site.watched.table, parse_query({**fields_of(request), "limit": []}))
-    return send_table(schema, found, form, site.watched.name)
+    schema, rows = batches(site.watched.table, parse_query({**fields_of(request), "limit": []}))
+    return send_table(schema, rows, form, site.watched.name)
 
 
-def send_table(schema: pa.Schema, found: Iterator[pa.RecordBatch], form: str, name: str) -> Response:
-    """Rows as a file that the browser stores. Cells of CSV are safe in spreadsheets; Parquet has the exact values.
+def send_table(schema: pa.Schema, batches: Iterator[pa.RecordBatch], form: str, name: str) -> Response:
+    """Send rows as a file that the browser stores. CSV has cells that are safe in spreadsheets, Parquet exact values.
 
     Raises:
-        InvalidInput: The form is neither csv nor parquet.
+        InvalidInput: ``form`` is neither csv nor parquet.
     """
     headers = {"Content-Disposition": f'attachment; filename="{name}.{form}"'}
     if form == "csv":
-        return StreamingResponse(_csv_parts(schema, found), media_type="text/csv; charset=utf-8", headers=headers)
+        return StreamingResponse(_csv_parts(schema, batches), media_type="text/csv; charset=utf-8", headers=headers)
     if form == "parquet":
         target = io.BytesIO()
         with pq.ParquetWriter(target, schema) as writer:
-            for batch in found:
+            for batch in batches:
                 writer.write_batch(batch)
         return Response(target.getvalue(), media_type="application/vnd.apache.parquet", headers=headers)
-    raise InvalidInput(f"{form!r} is no form of a download", hint="csv or parquet")
+    raise InvalidInput(f"rows cannot be downloaded as {form!r}", hint="use csv or parquet")
 
 
-def _csv_parts(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> Iterator[str]:
+def _csv_parts(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[str]:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([spreadsheet_cell(name) for name in schema.names])
-    for batch in found:
+    for batch in batches:
         writer.writerows([spreadsheet_cell(value) for value in row] for row in python_rows(batch))
         yield text.getvalue()
         text.seek(0)
@@ -128,21 +128,21 @@ def _csv_parts(schema: pa.Schema, found: Iterator[pa.RecordBatch]) -> Iterator[s
 
 
 def row(request: Request) -> Response:
-    """One row: its values, and why it has them."""
+    """Show the values of a row, and why it has them."""
     site = site_of(request)
     fields = fields_of(request)
     as_of = request.query_params.get("as_of", "").strip()
     history = request.query_params.get("history") == "1"
-    given = [text for text in fields.get("key", []) if text]
-    values: dict[str, Any] = {"problem": None, "found": None, "pictures": [], "marks": [], "plans": {}}
-    if given:
+    key_texts = [text for text in fields.get("key", []) if text]
+    values: dict[str, Any] = {"problem": None, "explanation": None, "pictures": [], "marks": [], "plans": {}}
+    if key_texts:
         try:
             snapshot = site.watched.table.snapshot(page_point(as_of))
-            found = snapshot.explain(parse_key(snapshot.table_schema, given, "key"), history=history)
+            explanation = snapshot.explain(parse_key(snapshot.table_schema, key_texts, "key"), history=history)
             inspection = Inspection.of(snapshot)
-            merged = {version.file for version in found.versions if version.stored_in != "log"}
+            merged = {version.file for version in explanation.versions if version.stored_in != "log"}
             values["marks"], values["plans"] = inspection.streams(), {file: inspection.plan_of(file) for file in merged}
-            values["found"], values["pictures"] = found, draw_groups(found)
+            values["explanation"], values["pictures"] = explanation, draw_groups(explanation)
         except TableError as error:
             values["problem"] = error
     key = site.look().overview.schema.key
@@ -151,7 +151,7 @@ def row(request: Request) -> Response:
         "row.html",
         view="data",
         key=key,
-        given=dict(split_key(key, text) for text in given),
+        key_values=dict(split_key(key, text) for text in key_texts),
         as_of=as_of,
         history=history,
         savepoints=site.watched.table.savepoints(),
@@ -164,15 +164,15 @@ def row(request: Request) -> Response:
 
 
 def changes(request: Request) -> Response:
-    """What differs between two snapshots."""
+    """Show the rows that differ between two snapshots."""
     site = site_of(request)
     table = site.watched.table
     since, until = (request.query_params.get(name, "").strip() for name in ("since", "until"))
-    values: dict[str, Any] = {"problem": None, "found": None}
+    values: dict[str, Any] = {"problem": None, "changes": None}
     if since:
         try:
-            limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MOST_SHOWN)
-            values["found"] = find_changes(table, since, until, limit, site.look().overview.created_at_ms)
+            limit = parse_limit(request.query_params.get("limit", ""), _CHANGES, MAX_SHOWN)
+            values["changes"] = find_changes(table, since, until, limit, site.look().overview.created_at_ms)
         except TableError as error:
             values["problem"] = error
     return render(

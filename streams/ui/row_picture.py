@@ -1,10 +1,10 @@
-"""The explanation of a row as a picture: the events of each group as they came, and as ordering values order them.
+"""The explanation of a row as a picture: the events of each group by arrival, and by ordering value.
 
-Two lines of points. On the lower one events stand in the order of their commits, on the upper one in the order of
-their ordering values; a line joins both. An event that came late crosses others on its way. Those of one commit
-became visible at once, so on both lines they stand in the order of their ordering values: none of them came late. The
-winner is at the right end of the upper line. A square is what a compaction or a fold kept of older events: those that
-had lost are not in its files.
+The picture has two rows of points. The lower row has the events in the order of their commits, the upper row in the
+order of their ordering values, and a line joins the two points of an event. The line of a late event crosses others.
+Events of one commit became visible at once, so both rows have them in the order of their ordering values. The winner is
+at the right end of the upper row. A square stands for what a compaction or a fold kept of older events: its files do
+not contain the events that had lost.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, Final
 from weft.storage.read.explain.explanation import Explanation, StoredVersion
 from weft.streams.ui.site import cell_text
 
-MOST: Final = 40  # events of a group that are drawn: the newest
+MAX_EVENTS: Final = 40  # events of a group that are drawn: the newest
 _STEP: Final = 124
 _LEFT: Final = 74
 _SHORT: Final = 20  # characters of a text in the picture
-_LONG: Final = 1_000  # and of a value in the words about an event
+_LONG: Final = 1_000  # characters of a value in the description of an event
 _VALUES: Final = 3  # values of an event that are in the picture
 UPPER: Final = 46
 LOWER: Final = 150
@@ -35,13 +35,13 @@ class Point:
     """One event.
 
     Attributes:
-        x_above, x_below: Its places on the upper and the lower line.
+        x_above, x_below: x on the upper and on the lower row.
         version: The event.
-        above: Its ordering value.
-        below: The texts below it, from top to bottom: its commit, and values, or that it is a delete.
+        above: Text above the point: the ordering value.
+        below: Texts below the point, from top to bottom: its commit, and its values, or "delete".
         is_delete: Whether it is a delete.
-        is_merged: Whether it is what a compaction or a fold kept of older events.
-        text: All of it in words, a line for each value.
+        is_merged: Whether it stands for what a compaction or a fold kept of older events.
+        text: Description of the event, with a line for each value.
     """
 
     x_above: int
@@ -59,14 +59,14 @@ class GroupPicture:
     """The picture of one group.
 
     Attributes:
-        name, merge, state: Of the group.
+        name, merge, state: Name, merge mode and state of the group.
         ordering: Names of its ordering columns.
-        columns: Names of its other columns of which an event has a value.
+        columns: Names of the other columns for which an event has a value.
         points: Its events, in the order of their commits.
         left_out: Number of older events that are not drawn.
-        width, height: Of the picture.
-        versions: All events, for the list below it.
-        merged: Files of compactions and folds that have events of it, older ones first, and whether each is a fold.
+        width, height: Size of the picture.
+        versions: All events, for the list below the picture.
+        merged: Files of compactions and folds with events of the group, older ones first; True for a fold.
     """
 
     name: str
@@ -83,53 +83,53 @@ class GroupPicture:
 
 
 def draw_groups(explanation: Explanation) -> list[GroupPicture]:
-    """The picture of each group of a row."""
+    """Draw a picture of each group of a row."""
     return [
         _draw(group.name, group.merge, group.state, explanation.of_group(group.name)) for group in explanation.groups
     ]
 
 
 def _draw(name: str, merge: str, state: str, versions: Sequence[StoredVersion]) -> GroupPicture:
-    shown = versions[-MOST:]
-    ranked = sorted(range(len(shown)), key=lambda number: _rank(shown[number]))
-    place = {number: rank for rank, number in enumerate(ranked)}
-    below = _places_below(shown)
-    days = {value.date() for version in shown for value in version.ordering.values() if isinstance(value, dt.datetime)}
+    drawn = versions[-MAX_EVENTS:]
+    ranked = sorted(range(len(drawn)), key=lambda number: _rank(drawn[number]))
+    upper = {number: rank for rank, number in enumerate(ranked)}
+    lower = _lower_positions(drawn)
+    days = {value.date() for version in drawn for value in version.ordering.values() if isinstance(value, dt.datetime)}
     columns = tuple(dict.fromkeys(itertools.chain.from_iterable(version.values for version in versions)))
-    telling = _telling(columns, shown)
+    ordered_columns = _order_columns(columns, drawn)
     points = tuple(
         Point(
-            x_above=_LEFT + _STEP * place[number],
-            x_below=_LEFT + _STEP * below[number],
+            x_above=_LEFT + _STEP * upper[number],
+            x_below=_LEFT + _STEP * lower[number],
             version=version,
             above=_short(", ".join(_label(value, with_day=len(days) > 1) for value in version.ordering.values())),
-            below=tuple(map(_short, _below(version, telling))),
+            below=tuple(map(_short, _lower_texts(version, ordered_columns))),
             is_delete=_is_delete(version),
             is_merged=version.stored_in != "log",
-            text=_text(version),
+            text=_describe(version),
         )
-        for number, version in enumerate(shown)
+        for number, version in enumerate(drawn)
     )
     lines = max((len(point.below) for point in points), default=0)
     return GroupPicture(
         name=name,
         merge=merge,
         state=state,
-        ordering=", ".join(shown[0].ordering) if shown else "",
+        ordering=", ".join(drawn[0].ordering) if drawn else "",
         columns=columns,
         points=points,
-        left_out=len(versions) - len(shown),
-        width=_LEFT * 2 + _STEP * max(0, len(shown) - 1),
+        left_out=len(versions) - len(drawn),
+        width=_LEFT * 2 + _STEP * max(0, len(drawn) - 1),
         height=LOWER + BELOW + LINE * (lines + 1),
         versions=tuple(versions),
         merged={version.file: version.stored_in == "fold" for version in versions if version.stored_in != "log"},
     )
 
 
-def _places_below(versions: Sequence[StoredVersion]) -> list[int]:
-    """Places of events on the lower line: in their order, but those of one commit by their ordering values.
+def _lower_positions(versions: Sequence[StoredVersion]) -> list[int]:
+    """Return the positions of events on the lower row: by commit, and by ordering value within a commit.
 
-    Of events that a compaction has merged the order within a commit is not kept.
+    The order of arrival within a commit is not used: a compaction does not keep it.
     """
     below, commits = list(range(len(versions))), dict[object, list[int]]()
     for number, version in enumerate(versions):
@@ -142,7 +142,7 @@ def _places_below(versions: Sequence[StoredVersion]) -> list[int]:
 
 
 def _rank(version: StoredVersion) -> list[tuple[bool, Any]]:
-    """Sorts events by their ordering values: NULLs first; equal ones stay as they came."""
+    """Return a sort key that orders events by their ordering values, with NULLs first."""
     return [(value is not None, value) for value in version.ordering.values()]
 
 
@@ -150,8 +150,8 @@ def _is_delete(version: StoredVersion) -> bool:
     return "delete" in version.operation
 
 
-def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[str]:
-    """The columns in the order in which their values tell events apart: those that differ first."""
+def _order_columns(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[str]:
+    """Return the columns with those first whose values differ between the events."""
 
     def same(name: str) -> bool:
         return len({cell_text(version.values[name]) for version in versions if name in version.values}) < 2
@@ -159,28 +159,28 @@ def _telling(columns: Sequence[str], versions: Sequence[StoredVersion]) -> list[
     return sorted(columns, key=same)
 
 
-def _below(version: StoredVersion, columns: Sequence[str]) -> list[str]:
+def _lower_texts(version: StoredVersion, columns: Sequence[str]) -> list[str]:
     commit = "merged" if version.commit is None else f"{version.lane}:{version.commit}"
     if _is_delete(version):
         return [commit, version.operation]
-    given = [f"{name}={_value(version.values[name])}" for name in columns if name in version.values]
-    more = len(given) - _VALUES
-    return [commit, *given[:_VALUES], *([f"and {more} more"] if more > 0 else [])]
+    assignments = [f"{name}={_value(version.values[name])}" for name in columns if name in version.values]
+    more = len(assignments) - _VALUES
+    return [commit, *assignments[:_VALUES], *([f"and {more} more"] if more > 0 else [])]
 
 
-def _text(version: StoredVersion) -> str:
-    """An event in words, a line for each of its values; what is very long is whole in the list below the picture."""
+def _describe(version: StoredVersion) -> str:
+    """Describe an event, with a line for each of its values. Very long values are cut, but not in the list below."""
     of = "" if version.commit is None else f" of commit {version.lane}:{version.commit}"
     at = "" if version.committed_at is None else f", {version.committed_at:%Y-%m-%d %H:%M:%S} UTC"
     values = {**version.ordering, **version.values}
-    kept = (
+    origin = (
         [] if version.stored_in == "log" else [f"kept by a {'fold' if version.stored_in == 'fold' else 'compaction'}"]
     )
     return "\n".join(
         [
             f"{version.result}: {version.why}",
             f"{version.operation}{of}{at}",
-            *kept,
+            *origin,
             *(f"{name} = {_short(_value(value), _LONG)}" for name, value in values.items()),
         ]
     )
@@ -191,7 +191,7 @@ def _value(value: Any) -> str:
 
 
 def _label(value: Any, *, with_day: bool) -> str:
-    """An ordering value in the picture; of times of one day the time alone."""
+    """Format an ordering value; if all times are of one day, without the date."""
     if isinstance(value, dt.datetime):
         text = f"{value:%H:%M:%S.%f}"[:-3]
         return f"{value:%m-%d} {text}" if with_day else text

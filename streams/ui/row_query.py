@@ -1,4 +1,4 @@
-"""A question to a snapshot that Arrow answers: columns, conditions and a limit, as the fields of a form."""
+"""A query for rows of a snapshot that needs no Spark: columns, conditions and a limit, from the fields of a form."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _COMPARE: Final = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-SHOWN: Final = 100
-MOST_SHOWN: Final = 1_000
-MOST_DOWNLOADED: Final = 1_000_000
+DEFAULT_ROWS: Final = 100
+MAX_SHOWN: Final = 1_000
+MAX_DOWNLOADED: Final = 1_000_000
 SECONDS: Final = 20.0  # for a page; a download has no limit of time
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One line of the filter; several are joined by AND."""
+    """One condition of the filter; several conditions are joined by AND."""
 
     column: str
     operator: str
@@ -43,33 +43,33 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """What is asked.
+    """A query for rows.
 
     Attributes:
         as_of: A time, savepoint or cut; "" for now.
         columns: Columns of the result; empty for all.
         clauses: The filter.
         require: Groups that must be present.
-        limit: Rows at most.
+        limit: Largest number of rows.
     """
 
     as_of: str = ""
     columns: tuple[str, ...] = ()
     clauses: tuple[Clause, ...] = ()
     require: tuple[str, ...] = ()
-    limit: int = SHOWN
+    limit: int = DEFAULT_ROWS
 
 
 @dataclass(frozen=True, slots=True)
 class RowAnswer:
-    """Rows of a snapshot.
+    """The rows that a query returns.
 
     Attributes:
-        snapshot: Where they are from.
+        snapshot: The snapshot that was read.
         rows: The rows.
-        more: Whether there are more.
-        stopped: Whether the search was given up before its end, because it took too long.
-        seconds: How long it took.
+        more: Whether more rows match.
+        stopped: Whether the search was stopped before its end, because it took too long or was cancelled.
+        seconds: Duration of the search.
     """
 
     snapshot: Snapshot
@@ -80,14 +80,18 @@ class RowAnswer:
 
 
 def parse_query(fields: Mapping[str, Sequence[str]]) -> RowQuery:
-    """The question in the fields of a form.
+    """Parse the fields of a form into a query.
+
+    Args:
+        fields: ``as_of``, ``limit``, any number of ``show`` and ``require``, and for each line of the filter one
+            ``column``, one ``operator`` and one ``value``. A line without a column is ignored.
 
     Raises:
-        InvalidInput: A field is not what it should be.
+        InvalidInput: A line of the filter lacks a field, an operator is unknown, or the limit is out of range.
     """
     columns, operators, values = (fields.get(name, ()) for name in ("column", "operator", "value"))
     if not len(columns) == len(operators) == len(values):
-        raise InvalidInput("the filter is not complete", hint="each line has column, operator and value")
+        raise InvalidInput("the filter is incomplete", hint="give column, operator and value in each line")
     clauses = tuple(
         Clause(column, operator, value)
         for column, operator, value in zip(columns, operators, values, strict=True)
@@ -95,75 +99,75 @@ def parse_query(fields: Mapping[str, Sequence[str]]) -> RowQuery:
     )
     for clause in clauses:
         if clause.operator not in OPERATORS:
-            raise InvalidInput(f"{clause.operator!r} is no operator", hint=f"one of {', '.join(OPERATORS)}")
+            raise InvalidInput(f"unknown operator {clause.operator!r}", hint=f"use one of {', '.join(OPERATORS)}")
     return RowQuery(
         as_of=_first(fields, "as_of").strip(),
         columns=tuple(fields.get("show", ())),
         clauses=clauses,
         require=tuple(fields.get("require", ())),
-        limit=parse_limit(_first(fields, "limit"), SHOWN, MOST_SHOWN),
+        limit=parse_limit(_first(fields, "limit"), DEFAULT_ROWS, MAX_SHOWN),
     )
 
 
-def parse_limit(text: str, default: int, most: int) -> int:
-    """A number of rows.
+def parse_limit(text: str, default: int, maximum: int) -> int:
+    """Parse a number of rows; ``default`` if the text is empty.
 
     Raises:
-        InvalidInput: It is not a number from 1 to ``most``.
+        InvalidInput: The text is not a number from 1 to ``maximum``.
     """
     if not text:
         return default
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise InvalidInput(f"limit {text!r}", hint=f"a number from 1 to {most:,}")
+    if not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise InvalidInput(f"limit is {text!r}", hint=f"give a number from 1 to {maximum:,}")
     return int(text)
 
 
 def take_snapshot(table: Table, as_of: str) -> Snapshot:
-    """The snapshot of a field ``as_of``; raises what `weft.Table.snapshot` raises."""
+    """Take the snapshot that a field ``as_of`` names; raises what `weft.Table.snapshot` raises."""
     return table.snapshot(page_point(as_of))
 
 
 def answer(table: Table, query: RowQuery, cancelled: threading.Event | None = None) -> RowAnswer:
-    """Read rows until the limit is reached, `SECONDS` have passed, or nobody waits for the answer any more.
+    """Read rows until the limit is reached, `SECONDS` have passed, or the query is cancelled.
 
     Args:
         table: The table.
-        query: The question.
-        cancelled: Is set when nobody waits any more.
+        query: The query.
+        cancelled: Set when the query is cancelled.
 
     Raises:
-        InvalidInput: A value is not of the type of its column.
+        InvalidInput: A value does not have the type of its column.
         NotFound: There is no such column, group, savepoint or cut.
         SnapshotExpired: Cleaning has removed the snapshot.
     """
     began = time.monotonic()
     snapshot = take_snapshot(table, query.as_of)
     reader = _reader(snapshot, query)
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     rows, stopped = 0, False
     for batch in reader:
-        found.append(batch)
+        batches.append(batch)
         rows += len(batch)
         if rows > query.limit:
             break
         if time.monotonic() - began > SECONDS or (cancelled is not None and cancelled.is_set()):
             stopped = True
             break
-    whole = pa.Table.from_batches(found, reader.schema)
+    whole = pa.Table.from_batches(batches, reader.schema)
     return RowAnswer(snapshot, whole.slice(0, query.limit), rows > query.limit, stopped, time.monotonic() - began)
 
 
 def batches(table: Table, query: RowQuery) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The rows of a download, at most `MOST_DOWNLOADED`. Raises what `answer` raises."""
+    """Return the schema and the rows of a download, at most `MAX_DOWNLOADED`. Raises what `answer` raises."""
     reader = _reader(take_snapshot(table, query.as_of), query)
 
     def read() -> Iterator[pa.RecordBatch]:
-        left = MOST_DOWNLOADED
+        remaining = MAX_DOWNLOADED
         for batch in reader:
-            if left <= 0:
+            if remaining <= 0:
                 return
-            yield batch.slice(0, left)
-            left -= len(batch)
+            yield batch.slice(0, remaining)
+            remaining -= len(batch)
 
     return reader.schema, read()
 
@@ -176,7 +180,7 @@ def _reader(snapshot: Snapshot, query: RowQuery) -> pa.RecordBatchReader:
         combined = combined & condition
     columns = None
     if query.columns:
-        key = snapshot.table_schema.key  # each row leads to its page, so its key is always there
+        key = snapshot.table_schema.key  # always included: the page links each row by its key
         columns = [*key, *(name for name in query.columns if name not in key)]
     return snapshot.to_reader(columns, combined, query.require or None)
 
@@ -208,25 +212,25 @@ def _value(column: str, kind: pa.DataType, text: str) -> Any:
             return _moment(text, kind)
         return bytes.fromhex(text) if pa.types.is_binary(kind) else pa.scalar(text).cast(kind).as_py()
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise InvalidInput(f"{column}: {text!r} is no {format_type(kind)}", hint=_example(kind)) from error
+        raise InvalidInput(f"{column}: expected {format_type(kind)}, got {text!r}", hint=_example(kind)) from error
 
 
 def _moment(text: str, kind: pa.DataType) -> dt.datetime:
-    """A time for a column of this type. Raises ValueError."""
-    found = page_time(text)
-    return found if kind.tz is not None else found.replace(tzinfo=None)
+    """Parse a time for a column of this type. Raises ValueError."""
+    time = page_time(text)
+    return time if kind.tz is not None else time.replace(tzinfo=None)
 
 
 def _example(kind: pa.DataType) -> str:
-    """How a value of a type is written."""
+    """Return a hint with an example of a value of a type."""
     if pa.types.is_binary(kind):
-        return "binaries are written in hexadecimal: 00ff"
+        return "write binary values in hexadecimal: 00ff"
     if pa.types.is_timestamp(kind):
         return f"for example {EXAMPLE}"
     if pa.types.is_date(kind):
         return "for example 2026-11-20"
     if pa.types.is_boolean(kind):
-        return "true or false"
+        return "use true or false"
     return "for example 42" if pa.types.is_integer(kind) else "for example 9.5"
 
 

@@ -24,7 +24,7 @@ import uvicorn
 from weft.storage.errors import InvalidInput, NotFound
 from weft.streams.ui.application import build_application, build_list_application
 from weft.streams.ui.guard import Access, parse_authority
-from weft.streams.ui.listed_tables import Shown, TableList, is_folder, open_site
+from weft.streams.ui.listed_tables import TableList, Target, is_folder, open_site
 from weft.streams.ui.site import Site
 
 LOCAL: Final = "127.0.0.1"
@@ -40,7 +40,7 @@ class Serving:
     Attributes:
         host: Address to listen on.
         port: Port; 0 for any free one.
-        token: Whether a token is needed on this machine, too. On other addresses it always is.
+        token: Whether requests from this machine need a token, too. On other addresses requests always need one.
         allow_hosts: Further names of this server.
         write: Whether the page may change something.
     """
@@ -52,20 +52,20 @@ class Serving:
     write: bool = False
 
 
-def serve(targets: Sequence[Shown], serving: Serving, on_ready: Callable[[str], None]) -> None:
+def serve(targets: Sequence[Target], serving: Serving, on_ready: Callable[[str], None]) -> None:
     """Serve the page until SIGINT or SIGTERM.
 
     Args:
-        targets: Tables, and folders of tables. One table alone has the page for itself.
+        targets: Tables, and folders of tables. With a single table there is no list of tables.
         serving: Where and how.
-        on_ready: Called with the address of the page, which has the token.
+        on_ready: Called with the address of the page, which contains the token.
 
     Raises:
         NotFound: There is no table.
         StoreUnavailable: A store does not answer.
         InvalidInput: The address or the port cannot be used, or the token is too short.
     """
-    shown = _open(targets, write=serving.write)
+    pages = _open(targets, write=serving.write)
     with _listening(serving.host, serving.port) as listener:
         port = listener.getsockname()[1]
         access = access_of(serving, port)
@@ -73,18 +73,18 @@ def serve(targets: Sequence[Shown], serving: Serving, on_ready: Callable[[str], 
         host = f"[{name}]" if ":" in name else name
         on_ready(f"http://{host}:{port}/" + (f"?token={access.token}" if access.token else ""))
         config = uvicorn.Config(
-            build_application(shown, access) if isinstance(shown, Site) else build_list_application(shown, access),
+            build_application(pages, access) if isinstance(pages, Site) else build_list_application(pages, access),
             log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_STOP_SECONDS,
         )
-        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended in order
-            _Server(config, shown.end).run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+            _Server(config, pages.end).run(sockets=[listener])
 
 
-def _open(targets: Sequence[Shown], *, write: bool) -> Site | TableList:
-    """The pages of one table, or the list of several."""
+def _open(targets: Sequence[Target], *, write: bool) -> Site | TableList:
+    """Open the pages of one table, or the list of several."""
     if len(targets) == 1:
         try:
             return open_site(targets[0], write=write)
@@ -107,10 +107,10 @@ class _Server(uvicorn.Server):
 
 
 def access_of(serving: Serving, port: int) -> Access:
-    """Who may ask a server.
+    """Decide which requests a server accepts.
 
     Raises:
-        InvalidInput: The token of the environment is too short, or an allowed host is no host name.
+        InvalidInput: The token in the environment is too short, or an allowed host is not a host name.
     """
     local = _is_loopback(serving.host)
     names = {_allowed_name(name) for name in serving.allow_hosts} | {"localhost", serving.host.lower()}
@@ -123,7 +123,7 @@ def access_of(serving: Serving, port: int) -> Access:
         if len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or set(token) & set(' ;,"\\'):
             raise InvalidInput(
                 f"{TOKEN_VARIABLE} is not usable as a token",
-                hint=f"at least {_SHORTEST_TOKEN} letters, digits, - and _; without the variable one is made",
+                hint=f"give at least {_SHORTEST_TOKEN} letters, digits, - and _, or unset it to get a new token",
             )
     return Access(frozenset(names), any_address=not local, token=token, cookie=f"weft_{port}")
 
@@ -132,21 +132,21 @@ def _allowed_name(text: str) -> str:
     authority = parse_authority(text)
     if authority is None or authority.port is not None:
         raise InvalidInput(
-            f"--allow-host {text}: not a host name", hint="the name alone, without scheme and port: weft.example.org"
+            f"--allow-host {text} is not a host name", hint="give the name without scheme and port: weft.example.org"
         )
     return authority.name
 
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket that listens."""
+    """Open a socket that listens, and close it after the block."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
         raise InvalidInput(
-            f"--host {host}: {error.strerror}", hint=f"an address of this machine, such as {LOCAL}"
+            f"--host {host}: {error.strerror}", hint=f"give an address of this machine, such as {LOCAL}"
         ) from error
     with contextlib.closing(socket.socket(family, kind, protocol)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,7 +155,8 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
             listener.listen(128)
         except OSError as error:
             raise InvalidInput(
-                f"cannot listen at {host}:{port}: {error.strerror}", hint="choose another --port; 0 takes a free one"
+                f"cannot listen at {host}:{port}: {error.strerror}",
+                hint="choose another --port; with 0 the system chooses a free one",
             ) from error
         yield listener
 

@@ -1,4 +1,4 @@
-"""What the pages show, and how they are rendered: templates, with every value escaped."""
+"""What the pages of a table need, and how pages are rendered: by templates that escape every value."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ VIEWS: Final = (
 )
 """Name, address and title of each view, in the order of the menu."""
 SITE: Final = "weft.site"
-"""The site in the scope of a request, if the page shows several tables."""
+"""Key of the site in the scope of a request, if the page shows several tables."""
 PATHS: Final = {name: path for name, path, _ in VIEWS}
 _CELL: Final = 300  # characters of a value in a grid
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is around the content of each page.
+    """What surrounds the content of each page.
 
     Attributes:
-        name: Of the table, or of all tables.
-        place: Where it is.
-        root: What the addresses of its pages begin with, quoted; "" if the page shows one table alone.
+        name: Name of the table, or "All tables".
+        place: Location of the table or tables.
+        root: Prefix of the addresses of its pages, quoted; "" if there is only one table.
         views: The menu: name, address below the root, and title.
         write: Whether pages may change something.
         pipeline: The pipeline file; None for a location.
-        several: Whether the page shows several tables, which are listed at "/".
-        seen: The state of the table that the page shows, as events tell it; "" if that is not known.
+        several: Whether there are several tables, which "/" lists.
+        cut: The cut of the table that the page shows, as in events; "" if the table was not read yet.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Frame:
     write: bool = False
     pipeline: str | None = None
     several: bool = False
-    seen: str = ""
+    cut: str = ""
 
 
 @dataclass
@@ -84,18 +84,18 @@ class Site:
     """Everything that the pages of a table need.
 
     Attributes:
-        settings: Of the table, from the pipeline file or the command line.
+        settings: Settings of the table, from the pipeline file or the command line.
         watched: The table.
         write: Whether pages may change something.
         pipeline: The pipeline file; None for a location.
         letters: Its dead letters; None for a location.
         lag: Measures how far its writers are behind; None for a location.
-        root: What the addresses of its pages begin with, quoted; "" if the page shows this table alone.
-        turn: When it may have a session of Spark.
+        root: Prefix of the addresses of its pages, quoted; "" if this is the only table.
+        turn: Decides when it may have the session of Spark.
         history: The log.
         sql: Queries in Spark SQL.
-        checks: What ``weft doctor`` checks.
-        ending: Set when the server is to stop, so that pages that follow the table do not keep it.
+        checks: The checks of ``weft doctor``.
+        ending: Set when the server stops, so that event streams end and do not delay it.
     """
 
     settings: CommandSettings
@@ -114,30 +114,30 @@ class Site:
     ending: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        """Nothing is started before the first query."""
+        """Make the parts of the page; nothing is started before it is needed."""
         self._table, self._lock = self.watched.table, threading.Lock()
         self.sql = SqlBox(self.settings, self.turn)
         self.checks = Checks(self.watched.location, self.pipeline)
 
     @property
     def frame(self) -> Frame:
-        """What is around its pages."""
+        """The frame of its pages."""
         place = self.watched.table.uri
-        several, seen = bool(self.root), self.watched.seen
-        return Frame(self.watched.name, place, self.root, VIEWS, self.write, self.pipeline, several, seen)
+        several, cut = bool(self.root), self.watched.last_cut
+        return Frame(self.watched.name, place, self.root, VIEWS, self.write, self.pipeline, several, cut)
 
     @property
     def busy(self) -> bool:
-        """Whether somebody waits for something that was begun here."""
+        """Whether a query or a replay of this page has not ended."""
         replay = None if self.letters is None else self.letters.replayed
-        return any(each.open for each in self.sql.history()) or (replay is not None and replay.exit_code is None)
+        return any(answer.open for answer in self.sql.history()) or (replay is not None and replay.exit_code is None)
 
     def end(self) -> None:
-        """End the pages that follow the table."""
+        """End the event streams of its pages."""
         self.ending.set()
 
     def close(self) -> None:
-        """End what runs in the background, too."""
+        """End the event streams, and everything that runs in the background."""
         self.end()
         self.sql.close()
         self.history.close()
@@ -145,26 +145,26 @@ class Site:
             self.lag.close()
 
     def look(self) -> Look:
-        """The table now; the history has all entries that this look knows."""
-        found = self.watched.look()
+        """Look at the table, and read its new log entries into the history."""
+        look = self.watched.look()
         with self._lock:
-            if found.table is not self._table:
-                self._begin_again(found.table)
-        self.history.update(found.inspection)
-        return found
+            if look.table is not self._table:
+                self._begin_again(look.table)
+        self.history.update(look.inspection)
+        return look
 
     def _begin_again(self, table: Table) -> None:
-        """Forget what is known of a table that was deleted: another one is in its place."""
-        past = self.history, self.sql
+        """Begin with a new table that is in the place of one that was deleted."""
+        backgrounds = self.history, self.sql
         self._table, self.history, self.sql = table, LaneHistory(), SqlBox(self.settings, self.turn)
         self.checks = Checks(self.watched.location, self.pipeline)
         if self.pipeline is not None:
             self.letters = LetterBook(self.pipeline, table, self.watched.location)
-        for each in past:
-            threading.Thread(target=each.close, name="weft-ui-close", daemon=True).start()
+        for background in backgrounds:
+            threading.Thread(target=background.close, name="weft-ui-close", daemon=True).start()
 
     def streams(self, look: Look) -> list[StreamRow]:
-        """The streams now."""
+        """Describe the streams of a look, with lag and dead letters."""
         lags = {} if self.lag is None else self.lag.measure(look.lanes)
         outages = {} if self.lag is None else self.lag.outages()
         triggers = {} if self.lag is None else self.lag.triggers
@@ -174,39 +174,42 @@ class Site:
             letters = Counter()
             for place in self.letters.places:
                 letters[place.stream] += waiting[place.writer]
-        known = {lane.lane for lane in look.lanes}
+        table_lanes = {lane.lane for lane in look.lanes}
         streams = {} if self.lag is None else self.lag.streams
-        unread = {streams[lane]: lag for lane, lag in lags.items() if lane not in known}
+        unread = {streams[lane]: lag for lane, lag in lags.items() if lane not in table_lanes}
         return stream_rows(look, self.history, lags, outages, triggers, letters, unread)
 
     def problems(self, look: Look, streams: Sequence[StreamRow]) -> list[Problem]:
-        """What is wrong now, the worst first."""
+        """Find the problems of a look, the worst first."""
         checked = self.checks.last
         findings = (checked and checked.findings) or ()
         return find_problems(look, streams, "" if self.lag is None else self.lag.problem, findings, self.parts())
 
     def parts(self) -> list[PartState]:
-        """What the parts of the pipeline do; empty for a location, and before the streams were looked at."""
+        """Return the states of the parts of the pipeline.
+
+        The list is empty if there is no pipeline file, or if `streams` was not called yet.
+        """
         return [] if self.lag is None else self.lag.parts()
 
 
 def site_of(request: Request) -> Site:
-    """The site of the table that a request asks for."""
-    found: Site = request.scope.get(SITE) or request.app.state.site
-    return found
+    """Return the site of the table that a request names."""
+    site: Site = request.scope.get(SITE) or request.app.state.site
+    return site
 
 
 def frame_of(request: Request) -> Frame:
-    """What is around the page of a request: of its table, or of the list of all tables."""
+    """Return the frame of the page that a request names: of its table, or of the list of all tables."""
     listed: Frame | None = getattr(request.app.state, "frame", None)
     return site_of(request).frame if listed is None else listed
 
 
 def render(request: Request, template: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
-    """A page; for a request of htmx, which renews a part of a page, that part alone, unless it selects it itself."""
+    """Render a page. A request of htmx that renews a part of a page gets that part, unless htmx selects it itself."""
     frame = frame_of(request)
-    found = _templates().get_template(template)
-    text = found.render(
+    page = _templates().get_template(template)
+    text = page.render(
         layout="part.html" if _renews_part(request) else "page.html",
         frame=frame,
         root=frame.root,
@@ -223,7 +226,7 @@ def _renews_part(request: Request) -> bool:
 
 
 def render_error(request: Request, error: Exception) -> Response:
-    """An error of weft as a page, or as JSON for a chart."""
+    """Render an error of weft as a page, or as JSON for a chart."""
     assert isinstance(error, TableError)
     if isinstance(error, NotFound):
         status = HTTPStatus.NOT_FOUND
@@ -234,27 +237,27 @@ def render_error(request: Request, error: Exception) -> Response:
     if request.url.path.endswith(".json"):
         return JSONResponse({"error": error.message, "hint": error.hint, "guide": error.guide}, status)
     if _renews_part(request):
-        # htmx leaves a page as it is after an error; here the message is to be shown instead of the part.
-        # A whole page may stay, with what was entered: its script says what failed.
+        # htmx does not change a page after an error status. The part is replaced by the message, so the status is 200.
+        # A whole page keeps what the user entered; its script shows the failure.
         return render(request, "error_part.html", error=error)
     return render(request, "error.html", status, error=error, waits=_waits(request))
 
 
 def _waits(request: Request) -> bool:
-    """Whether the page of an error is to be asked for again once the table can be read."""
+    """Whether the browser should request the page again once the table can be read."""
     site: Site | None = request.scope.get(SITE) or getattr(request.app.state, "site", None)
     return site is not None and site.watched.failed
 
 
 def fields_of(request: Request) -> dict[str, list[str]]:
-    """The fields of the address."""
+    """Return the fields of the query of the address."""
     return {name: request.query_params.getlist(name) for name in request.query_params}
 
 
 def key_query(key: Mapping[str, Any], as_of: str = "") -> str:
-    """The query of the page of a row."""
-    given = [("key", f"{name}={_key_text(value)}") for name, value in key.items()]
-    return urlencode([*given, ("as_of", as_of)] if as_of else given)
+    """Return the query part of the address of a row's page."""
+    pairs = [("key", f"{name}={_key_text(value)}") for name, value in key.items()]
+    return urlencode([*pairs, ("as_of", as_of)] if as_of else pairs)
 
 
 def _key_text(value: Any) -> str:
@@ -263,7 +266,7 @@ def _key_text(value: Any) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value in a grid. A time is without its zone, which is UTC in all of the page."""
+    """Format a value for a grid. Times have no zone: the whole page shows UTC."""
     if isinstance(value, dt.datetime):
         parts = "auto" if value.microsecond % 1000 else "milliseconds" if value.microsecond else "seconds"
         return value.isoformat(" ", parts).removesuffix("+00:00")
@@ -272,7 +275,7 @@ def cell_text(value: Any) -> str:
 
 
 def mark_text(value: Any) -> str:
-    """A watermark; a time to the second, in UTC."""
+    """Format a watermark; a time is in UTC, to the second."""
     try:
         moment_then = dt.datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -286,7 +289,7 @@ def mark_text(value: Any) -> str:
 
 
 def short_text(value: Any) -> str:
-    """A value in a grid, cut if it is long."""
+    """Format a value for a grid, cut if it is long."""
     text = cell_text(value)
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
@@ -305,14 +308,14 @@ def _number(value: float | None) -> str:
 
 @cache
 def _templates() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("weft.streams.ui"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         age=age,
         cell=short_text,
         whole=cell_text,
@@ -327,8 +330,10 @@ def _templates() -> Environment:
         size=size,
         type=format_type,
     )
-    made.globals.update(python_rows=python_rows, key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded)
-    return made
+    environment.globals.update(
+        python_rows=python_rows, key_of=_key_of, key_query=key_query, paths=PATHS, urlencode=_encoded
+    )
+    return environment
 
 
 def _key_of(names: Sequence[str], row: Sequence[Any], key: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""How far each writer of a pipeline is behind its topics, measured from the brokers while somebody looks.
+"""How far each writer of a pipeline is behind its topics, according to the brokers, while the page is open.
 
-The position of a writer is what its last commit in the table recorded, so the writers need not run on this machine.
+The position of a writer is the one that its last commit recorded, so the writers need not run on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SourceLag:
     """The lag of each lane. Usable from any thread."""
 
     def __init__(self, pipeline: str) -> None:
-        """Connect to no broker yet.
+        """Remember the pipeline file; `measure` connects to the brokers.
 
         Args:
             pipeline: The pipeline file.
@@ -52,7 +52,7 @@ class SourceLag:
         """The stream of each lane of the pipeline; empty before the first measurement."""
 
     def measure(self, lanes: Sequence[LaneReport]) -> dict[str, Lag]:
-        """The lag of the lanes whose brokers have answered; the first call starts the measurement."""
+        """Return the lag of the lanes whose brokers have answered; the first call starts the measurement."""
         with self._lock:
             if self._meters is None:
                 self._meters = {}
@@ -60,28 +60,28 @@ class SourceLag:
                     self._start(self._meters)
                 except TableError as error:
                     self.problem = error.message
-            found = {}
-            for name in self._unread.keys() - {lane.lane for lane in lanes}:  # nothing of it was ever committed
+            lags = {}
+            for name in self._unread.keys() - {lane.lane for lane in lanes}:  # lanes without a commit
                 self._unread[name].set_position({})
                 if (lag := self._unread[name].lag) is not None:
-                    found[name] = lag
+                    lags[name] = lag
             for lane in lanes:
                 meter = self._meters.get(lane.lane)
                 if meter is not None:
                     meter.set_position(kafka_offsets(lane.source))
                     if (lag := meter.lag) is not None:
-                        found[lane.lane] = lag
-            return found
+                        lags[lane.lane] = lag
+            return lags
 
     def outages(self) -> dict[str, str]:
-        """Why brokers do not answer, by lane."""
+        """Return why brokers do not answer, by lane."""
         meters = self._meters or {}
         return {lane: meter.outage.message for lane, meter in meters.items() if meter.outage is not None}
 
     def parts(self) -> list[PartState]:
-        """What each part of the pipeline does, see `read_parts`; empty before the first measurement.
+        """Return the state of each part of the pipeline, see `read_parts`; empty before the first measurement.
 
-        The store of the table is asked at most each `_EVERY_SECONDS`.
+        The store of the table is read at most every `_EVERY_SECONDS`.
         """
         with self._lock:
             if self._state is None or self._store is None:
@@ -89,7 +89,7 @@ class SourceLag:
             is_due = time.monotonic() >= self._stored_until
             if is_due:
                 self._stored_until = time.monotonic() + _EVERY_SECONDS
-        if is_due:  # without the lock: while a store is away, nobody else has to wait for it
+        if is_due:  # without the lock, so that other threads do not wait for a store that does not answer
             self._stored = stored_reports(self._store, self._parts)
         return read_parts(self._state, self._parts, self._stored)
 

@@ -11,45 +11,45 @@ _LOOK_SECONDS: Final = 0.25
 
 
 class SparkTurn:
-    """Whose turn it is to have the session. Usable from any thread."""
+    """Decides who may have the session. Usable from any thread."""
 
     def __init__(self) -> None:
-        """Nobody has it."""
+        """Begin without an owner."""
         self._held = threading.Lock()
         self._lock = threading.Lock()
         self._waiting = 0
 
     @property
-    def held(self) -> bool:
-        """Whether somebody has it."""
+    def is_taken(self) -> bool:
+        """Whether the session has an owner."""
         return self._held.locked()
 
     @property
-    def wanted(self) -> bool:
-        """Whether another one waits: an owner without work should end its session."""
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for the session: an owner without work should end it."""
         return self._waiting > 0
 
     @contextlib.contextmanager
-    def taken(self, still_wanted: Callable[[], bool]) -> Iterator[bool]:
-        """Wait until the session is free, and have it within the block.
+    def take(self, go_on: Callable[[], bool]) -> Iterator[bool]:
+        """Wait until the session is free, and own it within the block.
 
         Args:
-            still_wanted: Whether to go on waiting.
+            go_on: Whether to go on waiting.
 
         Yields:
-            Whether it is the turn; False if it was not wanted any more.
+            Whether the caller owns the session; False if ``go_on`` ended the waiting.
         """
         with self._lock:
             self._waiting += 1
         try:
-            mine = self._held.acquire(blocking=False)
-            while not mine and still_wanted():
-                mine = self._held.acquire(timeout=_LOOK_SECONDS)
+            is_owner = self._held.acquire(blocking=False)
+            while not is_owner and go_on():
+                is_owner = self._held.acquire(timeout=_LOOK_SECONDS)
         finally:
             with self._lock:
                 self._waiting -= 1
         try:
-            yield mine
+            yield is_owner
         finally:
-            if mine:
+            if is_owner:
                 self._held.release()

@@ -1,6 +1,6 @@
-"""Queries in Spark SQL for the page: a session that starts with the first query, and ends when nobody asks any more.
+"""Queries in Spark SQL for the page: a session that starts with the first query, and ends when it was idle for long.
 
-One thread owns the session and runs queries one after the other. Answers are kept as Arrow tables, the last `KEPT`.
+One thread owns the session, and runs queries one after the other. The last `MAX_ANSWERS` answers stay as Arrow tables.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from weft.streams.ui.spark_turn import SparkTurn
 if TYPE_CHECKING:
     from weft.streams.read.sql_query import SqlSession
 
-KEPT: Final = 20
-MOST_ROWS: Final = 10_000
-MOST_WHOLE: Final = 1_000_000
-"""Rows of a whole answer, which is made for a file; only the last one is kept."""
-LONGEST: Final = 100_000  # characters of a query
+MAX_ANSWERS: Final = 20
+MAX_ROWS: Final = 10_000
+MAX_DOWNLOADED_ROWS: Final = 1_000_000
+"""Largest number of rows of an answer that is downloaded as a file; only the last such answer is kept."""
+MAX_QUERY_CHARS: Final = 100_000  # characters of a query
 IDLE_SECONDS: Final = 900.0
 _CANCEL_SECONDS: Final = 0.3
 _LOOK_SECONDS: Final = 0.5
@@ -57,9 +57,9 @@ class SqlAnswer:
         number: Its number.
         sql: The query.
         as_of: Snapshot of the table; "" for now.
-        limit: Rows at most.
+        limit: Largest number of rows.
         phase: How far it is.
-        asked: When it was asked, of a monotonic clock.
+        asked_at: When it was asked, in seconds of the monotonic clock.
         seconds: How long it ran.
         rows: The answer; None before it is done, and for a statement without one.
         more: Whether there are more rows.
@@ -71,7 +71,7 @@ class SqlAnswer:
     as_of: str
     limit: int
     phase: Phase = Phase.WAITING
-    asked: float = field(default_factory=time.monotonic)
+    asked_at: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     rows: pa.Table | None = None
     more: bool = False
@@ -81,25 +81,25 @@ class SqlAnswer:
 
     @property
     def whole(self) -> bool:
-        """Whether it is an answer for a file."""
-        return self.limit > MOST_ROWS
+        """Whether the answer is for a file, not for the page."""
+        return self.limit > MAX_ROWS
 
     @property
     def open(self) -> bool:
-        """Whether it is still to be answered."""
+        """Whether the query has not ended."""
         return self.phase in {Phase.WAITING, Phase.STARTING, Phase.RUNNING}
 
     @property
     def waited(self) -> float:
         """Seconds since it was asked."""
-        return time.monotonic() - self.asked
+        return time.monotonic() - self.asked_at
 
 
 class SqlBox:
     """The queries of the page. Usable from any thread."""
 
     def __init__(self, settings: CommandSettings, turn: SparkTurn) -> None:
-        """Start nothing yet."""
+        """Start nothing yet: the first query starts Spark."""
         self._settings, self._turn = settings, turn
         self._numbers = itertools.count(1)
         self._answers: dict[int, SqlAnswer] = {}
@@ -115,53 +115,53 @@ class SqlBox:
         return self._session is not None
 
     def ask(self, sql: str, as_of: str, limit: int) -> SqlAnswer:
-        """Begin a query.
+        """Queue a query.
 
         Raises:
             InvalidInput: There is no query, or it is too long, or ``as_of`` is not a snapshot.
             Conflict: Too many others wait.
         """
         if not sql.strip():
-            raise InvalidInput("there is no query", hint="for example SELECT * FROM t")
-        if len(sql) > LONGEST:
-            raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
+            raise InvalidInput("there is no query", hint="enter one, for example SELECT * FROM t")
+        if len(sql) > MAX_QUERY_CHARS:
+            raise InvalidInput("the query is too long", hint=f"use at most {MAX_QUERY_CHARS:,} characters")
         page_point(as_of)
         with self._lock:
-            if sum(each.open for each in self._answers.values()) > _WAITING:
+            if sum(answer.open for answer in self._answers.values()) > _WAITING:
                 raise Conflict("too many queries wait", hint="cancel one, or wait")
-            if limit > MOST_ROWS:
-                for each in self._answers.values():
-                    each.rows = None if each.whole else each.rows
-            made = SqlAnswer(next(self._numbers), sql.strip().rstrip(";"), as_of, limit)
-            self._answers[made.number] = made
-            for number in [number for number, each in self._answers.items() if not each.open][:-KEPT]:
+            if limit > MAX_ROWS:
+                for answer in self._answers.values():
+                    answer.rows = None if answer.whole else answer.rows
+            answer = SqlAnswer(next(self._numbers), sql.strip().rstrip(";"), as_of, limit)
+            self._answers[answer.number] = answer
+            for number in [number for number, answer in self._answers.items() if not answer.open][:-MAX_ANSWERS]:
                 del self._answers[number]
-            self._queue.put(made)
+            self._queue.put(answer)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="weft-ui-sql", daemon=True)
                 self._thread.start()
-        return made
+        return answer
 
     def answer(self, number: int) -> SqlAnswer:
-        """A query by its number.
+        """Return a query by its number.
 
         Raises:
             NotFound: It is not kept any more.
         """
-        found = self._answers.get(number)
-        if found is None:
+        answer = self._answers.get(number)
+        if answer is None:
             raise NotFound(f"the answer of query {number} is not kept any more", hint="run it again")
-        return found
+        return answer
 
     def wait(self, item: SqlAnswer) -> str:
-        """What a query that is still to be answered waits for, in words."""
+        """Say what a query that has not ended waits for."""
         with self._lock:
             session, running = self._session, self._running
-            ahead = next((each for each in self._answers.values() if each.open), item)
+            ahead = next((answer for answer in self._answers.values() if answer.open), item)
         match item.phase:
             case Phase.WAITING if ahead is not item:
                 return f"Query {ahead.number} is first: queries run one after the other."
-            case Phase.WAITING if session is None and self._turn.held:
+            case Phase.WAITING if session is None and self._turn.is_taken:
                 return "Spark serves another table of this page: it is free as soon as the query there has ended."
             case Phase.STARTING:
                 return "The first query starts Spark, which takes some seconds; the next ones do not wait for it."
@@ -173,25 +173,25 @@ class SqlBox:
         return ""
 
     def history(self) -> list[SqlAnswer]:
-        """The last queries, newest first."""
+        """Return the last queries, newest first."""
         with self._lock:
             return list(reversed(self._answers.values()))
 
     def cancel(self, number: int) -> SqlAnswer:
-        """Cancel a query that is not answered yet."""
-        found = self.answer(number)
+        """Cancel a query; nothing happens if it has ended."""
+        answer = self.answer(number)
         with self._lock:
-            running = self._running is found
-            if found.open:
-                found.phase = Phase.CANCELLED
+            running = self._running is answer
+            if answer.open:
+                answer.phase = Phase.CANCELLED
         if running:
-            threading.Thread(target=self._stop, args=(found,), name="weft-ui-cancel", daemon=True).start()
-        return found
+            threading.Thread(target=self._stop, args=(answer,), name="weft-ui-cancel", daemon=True).start()
+        return answer
 
     def _stop(self, item: SqlAnswer) -> None:
-        """Cancel the jobs of a query until it has ended: one that was just begun has none yet."""
+        """Cancel the jobs of a query repeatedly until it has ended: a query that has just begun has no job yet."""
         while True:
-            with self._lock:  # so that no other query begins before its jobs would be cancelled
+            with self._lock:  # so that no other query begins, whose jobs this would cancel
                 if self._running is not item or self._session is None:
                     return
                 self._session.cancel()
@@ -202,16 +202,16 @@ class SqlBox:
         thread = self._thread
         if thread is not None:
             self._queue.put(None)
-            for each in self.history():
+            for answer in self.history():
                 with contextlib.suppress(Exception):  # Spark may be gone already
-                    self.cancel(each.number)
+                    self.cancel(answer.number)
             thread.join(10)
 
     def _serve(self) -> None:
-        """Run the queries of the queue until none comes for a while."""
+        """Run the queries of the queue until it stays empty."""
         first = self._queue.get()
         while first is not None:
-            with self._turn.taken(partial(getattr, first, "open")) as mine:
+            with self._turn.take(partial(getattr, first, "open")) as mine:
                 if mine and self._progress(first, Phase.STARTING):
                     self._run_session(first)
             with self._lock:
@@ -231,19 +231,19 @@ class SqlBox:
             self._session = None
 
     def _run_all(self, session: SqlSession, first: SqlAnswer) -> None:
-        """Run a query and those that follow, until none comes for long, another box waits, or this one is closed."""
+        """Run a query and the following ones until `_next` returns None."""
         item: SqlAnswer | None = first
         while item is not None:
             self._run(session, item)
             item = self._next()
 
     def _next(self) -> SqlAnswer | None:
-        """The next query; None if none comes for `IDLE_SECONDS`, or another box waits for Spark."""
+        """Wait for the next query; None after `IDLE_SECONDS`, if another table waits for Spark, or after `close`."""
         end = time.monotonic() + IDLE_SECONDS
         while True:
             with contextlib.suppress(queue.Empty):
                 return self._queue.get(timeout=_LOOK_SECONDS)
-            if self._turn.wanted or time.monotonic() >= end:
+            if self._turn.is_awaited or time.monotonic() >= end:
                 return None
 
     @contextlib.contextmanager
@@ -266,9 +266,9 @@ class SqlBox:
             with session.query(item.sql) as query:
                 columns = query.frame.columns
                 _check_names(columns)
-                found = query.arrow(item.limit + 1) if columns else None
-            if found is not None:
-                item.rows, item.more = found.slice(0, item.limit), len(found) > item.limit
+                rows = query.arrow(item.limit + 1) if columns else None
+            if rows is not None:
+                item.rows, item.more = rows.slice(0, item.limit), len(rows) > item.limit
             self._progress(item, Phase.DONE)
         except Exception as error:
             self._fail(item, error)
@@ -278,7 +278,7 @@ class SqlBox:
             item.seconds = time.monotonic() - began
 
     def _progress(self, item: SqlAnswer, phase: Phase) -> bool:
-        """Note a step of a query; false if it was cancelled."""
+        """Set the phase of a query; return False if it was cancelled."""
         with self._lock:
             if item.phase is Phase.CANCELLED:
                 return False

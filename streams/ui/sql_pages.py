@@ -14,16 +14,16 @@ from weft.storage.errors import InvalidInput, NotFound
 from weft.streams.ui.row_pages import send_table
 from weft.streams.ui.row_query import parse_limit
 from weft.streams.ui.site import render, site_of
-from weft.streams.ui.sql_box import LONGEST, MOST_ROWS, MOST_WHOLE, SqlAnswer
+from weft.streams.ui.sql_box import MAX_DOWNLOADED_ROWS, MAX_QUERY_CHARS, MAX_ROWS, SqlAnswer
 
 _LIMIT: Final = 1_000
 SYSTEM_TABLES: Final = ("commits", "streams", "files", "slices", "savepoints", "snapshots", "watermarks")
-"""Those of `weft.streams.catalog.system_tables`, which needs Spark; a test compares them."""
-SHOWN: Final = 200
+"""The names in `weft.streams.catalog.system_tables`, whose import needs Spark; a test compares them."""
+SHOWN_ROWS: Final = 200
 
 
 def sql(request: Request) -> Response:
-    """The box, and the history."""
+    """Show the box for a query, and the history of queries."""
     site = site_of(request)
     look = site.look()
     return render(
@@ -37,28 +37,28 @@ def sql(request: Request) -> Response:
         parts=SYSTEM_TABLES,
         groups=[group.name for group in look.overview.schema.groups],
         limit=_LIMIT,
-        most=MOST_ROWS,
+        most=MAX_ROWS,
         started=site.sql.started,
     )
 
 
 async def run(request: Request) -> Response:
-    """Begin a query; the answer asks for itself until it is there."""
+    """Start a query; the response requests itself again until the query has ended."""
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > 4 * LONGEST:
-            raise InvalidInput("the query is too long", hint=f"at most {LONGEST:,} characters")
+        if len(body) > 4 * MAX_QUERY_CHARS:
+            raise InvalidInput("the query is too long", hint=f"use at most {MAX_QUERY_CHARS:,} characters")
     fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    given = {name: values[0] for name, values in fields.items()}
-    whole = given.get("whole") == "1"
-    limit = MOST_WHOLE if whole else parse_limit(given.get("limit", "").strip(), _LIMIT, MOST_ROWS)
-    made = site_of(request).sql.ask(given.get("sql", ""), given.get("as_of", "").strip(), limit)
-    return await run_in_threadpool(_render_answer, request, made)
+    form = {name: values[0] for name, values in fields.items()}
+    is_download = form.get("whole") == "1"
+    limit = MAX_DOWNLOADED_ROWS if is_download else parse_limit(form.get("limit", "").strip(), _LIMIT, MAX_ROWS)
+    query = site_of(request).sql.ask(form.get("sql", ""), form.get("as_of", "").strip(), limit)
+    return await run_in_threadpool(_render_answer, request, query)
 
 
 def answer(request: Request) -> Response:
-    """How far a query is, or its rows."""
+    """Show the progress of a query, or its rows."""
     return _render_answer(request, site_of(request).sql.answer(request.path_params["number"]))
 
 
@@ -67,19 +67,21 @@ def cancel(request: Request) -> Response:
     return _render_answer(request, site_of(request).sql.cancel(request.path_params["number"]))
 
 
-def _render_answer(request: Request, found: SqlAnswer) -> Response:
-    wait = site_of(request).sql.wait(found)
-    return render(request, "sql_answer.html", found=found, wait=wait, shown=SHOWN, most_whole=MOST_WHOLE)
+def _render_answer(request: Request, query: SqlAnswer) -> Response:
+    wait = site_of(request).sql.wait(query)
+    return render(
+        request, "sql_answer.html", query=query, wait=wait, most_shown=SHOWN_ROWS, most_whole=MAX_DOWNLOADED_ROWS
+    )
 
 
 def download(request: Request) -> Response:
-    """The rows of an answer as a file."""
+    """Send the rows of an answer as a file."""
     site = site_of(request)
-    found = site.sql.answer(request.path_params["number"])
-    if found.rows is None:
-        raise NotFound(f"the answer of query {found.number} is not kept any more", hint="run it again")
-    name = f"{site.watched.name}-query-{found.number}"
-    return send_table(found.rows.schema, iter(found.rows.to_batches()), request.path_params["form"], name)
+    query = site.sql.answer(request.path_params["number"])
+    if query.rows is None:
+        raise NotFound(f"the answer of query {query.number} is not kept any more", hint="run it again")
+    name = f"{site.watched.name}-query-{query.number}"
+    return send_table(query.rows.schema, iter(query.rows.to_batches()), request.path_params["form"], name)
 
 
 ROUTES: Final[list[Any]] = [

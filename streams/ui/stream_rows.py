@@ -32,15 +32,15 @@ class StreamRow:
         committed_at_ms: Time of the last commit.
         idle_seconds: Time since then.
         rows_waiting: Rows that are not compacted.
-        starts: Starts of its writers so far: claims of its open lanes.
-        recent_starts: Those in the last 15 minutes, without the first one ever.
+        starts: Number of starts of its writers: claims of its open lanes.
+        recent_starts: Number of restarts in the last 15 minutes; the first start ever is not counted.
         lag: Upper bound of the messages that are in the source and not in the table.
         freshness: The table has everything that the source had this many seconds ago.
         dead_letters: Letters that can be replayed.
         late: Events below the watermark so far.
         ignored: Rows that changed nothing: without an ordering value, or deletes that the stream ignores.
-        unordered: Those without an ordering value in the last 10 minutes; 0 if the stream ignores deletes, which the
-            log does not tell from them.
+        unordered: Rows without an ordering value in the last 10 minutes; 0 if the stream ignores deletes, because the
+            log does not distinguish ignored deletes from such rows.
         trigger_seconds: Longest time that its writers leave between the starts of two batches; 0 if unknown.
         outage: Why the broker does not answer; "" if it does.
     """
@@ -75,16 +75,16 @@ def stream_rows(
     letters: Counter[str] | None,
     unread: Mapping[str, Lag] | None = None,
 ) -> list[StreamRow]:
-    """Every stream of the schema, in order.
+    """Describe every stream of the schema, in the order of the schema.
 
     Args:
         look: The table.
         history: Its log, up to date.
-        lags: What was measured, by lane.
+        lags: Measured lags, by lane.
         outages: Why brokers do not answer, by lane.
         triggers: Seconds from the start of one batch to the next, by lane.
         letters: Dead letters by stream; None without a pipeline.
-        unread: What waits for writers that have never committed, by stream.
+        unread: Lags of writers that have never committed, by stream.
     """
     by_stream: dict[str, list[LaneReport]] = {}
     for lane in look.lanes:
@@ -97,7 +97,7 @@ def stream_rows(
     for name in names:
         lanes = by_stream.get(name, [])
         opened = [lane for lane in lanes if not (lane.closed or lane.finished)]
-        # Each batch claims a lane, and is no start of a writer.
+        # Every call of `write_batch` claims its lane, which is not a start of a writer.
         started = [lane for lane in opened if not lane.for_batch]
         worst = min(opened, key=lambda lane: _WORST_FIRST.index(lane.writer), default=None)
         committed = max((lane.committed_at_ms for lane in lanes if lane.committed_at_ms is not None), default=None)

@@ -22,12 +22,12 @@ from weft.streams.ui.watched_table import Look
 
 _RATE_PARTS: Final = 120
 _NEWEST: Final = 50
-_MOST_PARTS: Final = 2_000
-_LEAST_MS: Final = 1_000  # a span that has labels
+_MAX_PARTS: Final = 2_000
+_LEAST_MS: Final = 1_000  # the shortest span of time for which the axis has labels
 
 
 def overview(request: Request) -> Response:
-    """What is wrong, the streams, and the table."""
+    """Show the problems, the streams, and the table."""
     site = site_of(request)
     look = site.look()
     streams = site.streams(look)
@@ -47,7 +47,7 @@ def overview(request: Request) -> Response:
 
 
 def rates(request: Request) -> Response:
-    """Rows per second of each stream, for the chart."""
+    """Send the rows per second of each stream, for the chart."""
     site, minutes = site_of(request), _minutes(request)
     look = site.look()
     lanes: dict[str, list[str]] = {stream.name: [] for stream in look.overview.schema.streams}
@@ -55,19 +55,19 @@ def rates(request: Request) -> Response:
         lanes.setdefault(lane.stream, []).append(lane.lane)
     seconds = minutes * 60
     step = max(1.0, seconds / _RATE_PARTS)
-    # The parts of the time begin at whole multiples, so that a chart that is renewed does not tremble.
+    # Parts begin at multiples of their length, so that a chart that is renewed does not tremble.
     end = int(look.at_ms / 1000 // step * step)
-    found = site.history.rows_per_second(lanes, end * 1000, seconds, _RATE_PARTS)
+    rates_by_stream = site.history.rows_per_second(lanes, end * 1000, seconds, _RATE_PARTS)
     times = [end - seconds + seconds * part / _RATE_PARTS for part in range(_RATE_PARTS)]
-    return JSONResponse({"times": times, "streams": list(found), "rates": list(found.values())})
+    return JSONResponse({"times": times, "streams": list(rates_by_stream), "rates": list(rates_by_stream.values())})
 
 
 def _minutes(request: Request) -> int:
-    return _whole(request, "minutes", 15, 1, 60 * 24 * 7)
+    return _parse_number(request, "minutes", 15, 1, 60 * 24 * 7)
 
 
 def timeline(request: Request) -> Response:
-    """The log as swim-lanes, and its newest entries."""
+    """Show the log as swim-lanes, and its newest entries."""
     site = site_of(request)
     look = site.look()
     entries = site.history.newest(look.inspection, _NEWEST)
@@ -84,18 +84,18 @@ def timeline(request: Request) -> Response:
 
 
 def timeline_cells(request: Request) -> Response:
-    """Entries of a span of time, aggregated for the width of the screen."""
+    """Send the entries of a span of time, aggregated for the width of the screen."""
     site = site_of(request)
     site.look()
     first, last = site.history.span()
-    begin = _whole(request, "begin", first, 0, 1 << 53)
-    end = _whole(request, "end", max(last, begin + _LEAST_MS), 0, 1 << 53)
+    begin = _parse_number(request, "begin", first, 0, 1 << 53)
+    end = _parse_number(request, "end", max(last, begin + _LEAST_MS), 0, 1 << 53)
     if end < begin:
         raise InvalidInput("the end of the timeline is before its begin", hint="zoom out")
-    parts = _whole(request, "parts", 600, 1, _MOST_PARTS)
+    parts = _parse_number(request, "parts", 600, 1, _MAX_PARTS)
     cells = site.history.cells(begin, end, parts)
     plans = site.history.plans(begin, end, (end - begin) // parts)
-    streams = {str(lane): known.stream for lane, known in site.watched.look().snapshot.state.lanes.items()}
+    streams = {str(lane): lane_state.stream for lane, lane_state in site.watched.look().snapshot.state.lanes.items()}
     return JSONResponse(
         {
             "first": first,
@@ -113,11 +113,11 @@ def timeline_cells(request: Request) -> Response:
 
 
 def timeline_entry(request: Request) -> Response:
-    """One entry with all its details."""
+    """Show an entry with all its details."""
     site = site_of(request)
     look = site.look()
     lane = request.query_params.get("lane", "")
-    seq = _whole(request, "seq", 0, 1, 1 << 53)
+    seq = _parse_number(request, "seq", 0, 1, 1 << 53)
     name = TABLE_LANE if lane == TABLE_LANE else lane_name(lane)
     head = look.inspection.heads().get(name, 0)
     if seq > head:
@@ -128,16 +128,16 @@ def timeline_entry(request: Request) -> Response:
 
 
 def files(request: Request) -> Response:
-    """The file groups as a heat map, and as a list of the worst."""
+    """Show the file groups as a heat map, and list those with the largest logs in proportion to their base files."""
     look = site_of(request).look()
-    found = sorted(look.files, key=lambda file: (-_ratio(file.log_bytes, file.base_bytes), file.file_group))
+    groups = sorted(look.files, key=lambda file: (-_ratio(file.log_bytes, file.base_bytes), file.file_group))
     return render(
         request,
         "files.html",
         view="files",
         look=look,
-        files=found[:_NEWEST],
-        total=len(found),
+        files=groups[:_NEWEST],
+        total=len(groups),
         measures=look.measures,
         ratio=_ratio,
         waiting_since=look.waiting_since,
@@ -145,42 +145,42 @@ def files(request: Request) -> Response:
 
 
 def _ratio(log_bytes: int, base_bytes: int) -> float:
-    """Log bytes for each byte of the base; without a base as if it had one."""
+    """Return log bytes divided by bytes of the base file, which count as 1 without a base file."""
     return log_bytes / max(1, base_bytes)
 
 
 def file_cells(request: Request) -> Response:
-    """All file groups as columns, for the heat map."""
+    """Send all file groups as columns, for the heat map."""
     look = site_of(request).look()
     since = look.waiting_since
     now = time.time_ns() // 1_000_000
-    found = look.files
+    groups = look.files
     return JSONResponse(
         {
-            "names": [file.file_group for file in found],
-            "rows": [file.base_rows + file.log_rows for file in found],
-            "base": [file.base_bytes + file.shadow_bytes for file in found],
-            "log": [file.log_bytes for file in found],
-            "commits": [file.commits for file in found],
+            "names": [file.file_group for file in groups],
+            "rows": [file.base_rows + file.log_rows for file in groups],
+            "base": [file.base_bytes + file.shadow_bytes for file in groups],
+            "log": [file.log_bytes for file in groups],
+            "commits": [file.commits for file in groups],
             "age": [
-                round((now - since[file.file_group]) / 1000) if file.file_group in since else None for file in found
+                round((now - since[file.file_group]) / 1000) if file.file_group in since else None for file in groups
             ],
         }
     )
 
 
 def file_group(request: Request) -> Response:
-    """The files of one file group."""
+    """Show the files of a file group."""
     look = site_of(request).look()
     name = request.query_params.get("name", "")
     return render(request, "file_group.html", name=name, files=group_files(look.snapshot, name))
 
 
 def completeness(request: Request) -> Response:
-    """Watermarks, and what is missing for a time."""
+    """Show the watermarks, and which streams are not complete through a value."""
     look = site_of(request).look()
-    given = request.query_params.get("through", "").strip()
-    through = page_value(given)
+    text = request.query_params.get("through", "").strip()
+    through = page_value(text)
     complete_groups = [name for name in request.query_params.getlist("complete_groups") if name]
     marks = look.inspection.streams()
     chosen = [mark for mark in marks if not complete_groups or mark.group in complete_groups]
@@ -197,7 +197,7 @@ def completeness(request: Request) -> Response:
         pictures=draw_marks(chosen, through, look.at_ms),
         groups=[group.name for group in look.overview.schema.groups],
         references=look.overview.references,
-        through=given,
+        through=text,
         complete_groups=complete_groups,
         verdict=verdict,
         missing=missing,
@@ -205,7 +205,7 @@ def completeness(request: Request) -> Response:
 
 
 def _verdict(look: Look, through: str, complete_groups: list[str]) -> Problem | None:
-    """What the table lacks to be complete through a value; None if it was not asked."""
+    """Say whether the table is complete through a value, and what it lacks; None if ``through`` is empty."""
     if not through:
         return None
     try:
@@ -222,12 +222,12 @@ def _verdict(look: Look, through: str, complete_groups: list[str]) -> Problem | 
     )
 
 
-def _whole(request: Request, name: str, default: int, least: int, most: int) -> int:
+def _parse_number(request: Request, name: str, default: int, least: int, most: int) -> int:
     text = request.query_params.get(name, "")
     if not text:
         return default
     if not text.isdecimal() or not least <= int(text) <= most:
-        raise InvalidInput(f"{name} is {text[:40]!r}", hint=f"a whole number from {least:,} to {most:,}")
+        raise InvalidInput(f"{name} is {text[:40]!r}", hint=f"give a whole number from {least:,} to {most:,}")
     return int(text)
 
 

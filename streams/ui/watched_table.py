@@ -1,6 +1,7 @@
-"""The table that the page shows: one look at it serves all requests of the next moment.
+"""The table that the page shows. One look at it is shared by all requests of about a second.
 
-What is known of a table is kept, so a table that was deleted would be shown as it was: it is opened again now and then.
+An open table keeps what it has read, so a table that was deleted would still be shown. So it is opened again now and
+then.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from weft.storage.services.inspect.measure import TableMeasures, measure
 from weft.storage.table_facts import clock_lead_ms
 from weft.streams.pipeline.file.model import TableLocation
 
-LOOK_SECONDS: Final = 1.0  # a look that is younger is shown again
-PAUSE: Final = 4.0  # and one that is younger than this many times what it took to read it
+LOOK_SECONDS: Final = 1.0  # a look that is younger than this is used again, ...
+PAUSE: Final = 4.0  # ... as is one that is younger than this many times the duration of reading it
 
-OPEN_SECONDS: Final = 5.0  # a table that was opened earlier is opened again: it may be gone, or another one
+OPEN_SECONDS: Final = 5.0  # a table is opened again after this time: it may be gone or replaced
 
 T = TypeVar("T")
 
 
 def _part(read: Callable[[Look], T]) -> cached_property[T]:
-    """A part of a look: read once, by one thread, and the time for it counted."""
+    """Make a method of `Look` a property that is read once, by one thread; `Look.seconds` includes its duration."""
 
     @functools.wraps(read)
     def timed(look: Look) -> T:
@@ -44,10 +45,10 @@ def _part(read: Callable[[Look], T]) -> cached_property[T]:
 
 
 class Look:
-    """What is known of a table at one moment; each part is read when it is first needed.
+    """A table at one moment; each part is read when it is first needed.
 
     Attributes:
-        seconds: How long reading took so far.
+        seconds: Time spent on reading so far.
     """
 
     def __init__(self, table: Table, policy: DuePolicy | None) -> None:
@@ -92,7 +93,7 @@ class Look:
 
     @_part
     def clock_lead_ms(self) -> int:
-        """By how much the table's newest entry is ahead of this clock."""
+        """By how much the time of the table's newest entry is ahead of this machine's clock."""
         return clock_lead_ms(self.table)
 
 
@@ -104,8 +105,8 @@ class WatchedTable:
 
         Args:
             location: Where it is.
-            policy: Says what is due for compaction; None if nobody compacts.
-            open_seconds: A look opens it again if it was opened earlier than this.
+            policy: Decides what is due for compaction; None without a compaction service.
+            open_seconds: A look opens the table again if it was opened longer ago than this.
 
         Raises:
             NotFound: There is no table.
@@ -127,54 +128,54 @@ class WatchedTable:
         return self.location.name
 
     @property
-    def seen(self) -> str:
+    def last_cut(self) -> str:
         """The cut of the last look; "" before the first one."""
-        known = self._look
-        return "" if known is None else known.cut
+        look = self._look
+        return "" if look is None else look.cut
 
     def look(self, max_age: float = LOOK_SECONDS) -> Look:
-        """The last look, or a new one if it is older than ``max_age`` seconds, and than `PAUSE` times what it took.
+        """Return the last look, or a new one if it is older than ``max_age`` seconds and `PAUSE` times its duration.
 
         Raises:
             NotFound: The table is not there any more.
             StoreUnavailable: The store does not answer.
         """
         with self._lock:
-            known = self._look
-            if known is None or time.monotonic() - self._looked >= max(max_age, PAUSE * known.seconds):
+            look = self._look
+            if look is None or time.monotonic() - self._looked >= max(max_age, PAUSE * look.seconds):
                 try:
-                    known = self._look = self._new_look()
+                    look = self._look = self._new_look()
                 except TableError:
                     self.failed = True
                     raise
                 self._looked, self.failed = time.monotonic(), False
-            return known
+            return look
 
     def _new_look(self) -> Look:
         self._open_again()
         try:
             return Look(self.table, self._policy)
-        except CorruptData:  # a table of which nothing is left looks like a damaged one, too
+        except CorruptData:  # a table whose files were deleted looks damaged, too
             self._opened = float("-inf")
             self._open_again()
             return Look(self.table, self._policy)
 
     def _open_again(self) -> None:
-        """Notice that the table is gone, or that another one is in its place; rarely if that takes long."""
+        """Open the table again if it was opened long ago, to notice that it is gone or was replaced."""
         began = time.monotonic()
         if began - self._opened < max(self._open_seconds, PAUSE * self._opening):
             return
         self._looked = float("-inf")  # if this fails, the next look tries again
         location = self.location
         try:
-            found = Table.open(location.uri, storage_options=location.storage_options)
+            table = Table.open(location.uri, storage_options=location.storage_options)
         except NotFound:
             raise NotFound(
                 f"there is no table at {self.table.uri} any more",
-                hint="it was deleted or moved, or its storage is not there; the page goes on when it is back",
+                hint="check whether it was deleted or moved; the page continues when it is back",
             ) from None
-        table_id = found.state().table_id
+        table_id = table.state().table_id
         if table_id != self._table_id:
-            self.table, self._table_id = found, table_id
+            self.table, self._table_id = table, table_id
         self._opened = time.monotonic()
         self._opening = self._opened - began

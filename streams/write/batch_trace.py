@@ -1,13 +1,13 @@
-"""Traces of batches for OpenTelemetry, if its SDK is installed and switched on by its environment variables.
+"""Traces of batches for OpenTelemetry, if its SDK is installed and its environment variables enable it.
 
     weft.batch                 from the call of the sink to the commit
         weft.tasks             the Spark job
             weft.task          one for each task; its attributes say how long it read and decoded, and how long it wrote
         weft.commit            the log entry that makes the batch visible
 
-Spark reads and decodes in one pass, and the sink writes while rows arrive. So reading and decoding cannot be told
-apart, and both alternate with writing: they are durations, not spans. Spans are made after the commit, so a batch that
-fails has none.
+Spark reads and decodes in one pass, and the sink writes while rows arrive. So reading and decoding cannot be measured
+separately, and they alternate with writing: their times are attributes, not spans. Spans are created after the commit,
+so a batch that fails has no trace.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TaskTimes:
     Attributes:
         started_ns: Wall clock of its machine at the start, in Unix nanoseconds.
         seconds: Its duration.
-        read_seconds: For how long it waited for rows, which Spark reads and decodes meanwhile.
+        read_seconds: Time that it waited for rows, while Spark read and decoded them.
     """
 
     started_ns: int
@@ -52,8 +52,8 @@ class TaskClock:
         """Start now."""
         self._started_ns, self._began, self._read = time.time_ns(), time.perf_counter(), 0.0
 
-    def reading(self, rows: Iterable[T]) -> Iterator[T]:
-        """The same rows; the time until each of them is there counts as reading."""
+    def time_reading(self, rows: Iterable[T]) -> Iterator[T]:
+        """Yield the same rows, and count the time until each of them arrives as reading."""
         iterator = iter(rows)
         while True:
             began = time.perf_counter()
@@ -67,7 +67,7 @@ class TaskClock:
 
     @property
     def times(self) -> TaskTimes:
-        """The times up to now."""
+        """The times from the start until now."""
         return TaskTimes(self._started_ns, time.perf_counter() - self._began, self._read)
 
 
@@ -76,9 +76,9 @@ class BatchTimes:
     """Times of one batch, in Unix nanoseconds.
 
     Attributes:
-        began, tasks_began, tasks_ended, ended: In this order; the commit is between the last two.
+        began, tasks_began, tasks_ended, ended: Ascending; the commit is between the last two.
         tasks: Times of the tasks.
-        attributes: What the batch was: stream, lane, number, rows.
+        attributes: Attributes of the span: stream, lane, number, rows.
     """
 
     began: int
@@ -93,20 +93,20 @@ Record = Callable[[BatchTimes], None]
 
 
 def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None:
-    """A function that records the spans of a batch; None if the SDK is not installed, or nothing would receive them.
+    """Return a function that records the spans of a batch; None without the SDK, or if nothing would receive spans.
 
-    If the process has set a tracer provider, that one is used. Otherwise one is made if the environment names an
-    endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``); all variables of the SDK count, such as ``OTEL_SERVICE_NAME``.
+    If the process has set a tracer provider, that one is used. Otherwise a provider is created if the environment names
+    an endpoint (``OTEL_EXPORTER_OTLP_ENDPOINT``). Other variables of the SDK apply, too, such as ``OTEL_SERVICE_NAME``.
     """
     endpoint = any(environment.get(name) for name in ENDPOINTS)
-    if not (endpoint or _SDK in sys.modules):  # the SDK is not imported for nothing
+    if not (endpoint or _SDK in sys.modules):  # do not import the SDK needlessly
         return None
     if environment.get(DISABLED, "").lower() == "true" or find_spec("opentelemetry") is None:
         return None
     try:
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
-    except ModuleNotFoundError:  # the API alone
+    except ModuleNotFoundError:  # the API is installed without the SDK
         return None
     provider = trace.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
@@ -124,7 +124,7 @@ def batch_recorder(environment: Mapping[str, str] = os.environ) -> Record | None
 
 
 def flush_traces() -> None:
-    """Send the spans that were not sent yet, for at most `FLUSH_SECONDS`. For processes that end without `atexit`."""
+    """Send pending spans, for at most `FLUSH_SECONDS`. Processes that end without running `atexit` need this."""
     if _SDK not in sys.modules:
         return
     from opentelemetry import trace
@@ -136,7 +136,7 @@ def flush_traces() -> None:
 
 
 def _exporting() -> Any:
-    """A provider that sends spans in the background."""
+    """Create a provider that sends spans in the background."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -147,7 +147,7 @@ def _exporting() -> Any:
 
 
 def record_batch(tracer: Any, times: BatchTimes) -> None:
-    """Make the spans of a batch.
+    """Create the spans of a batch.
 
     Args:
         tracer: A tracer of OpenTelemetry.

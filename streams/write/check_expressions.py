@@ -1,7 +1,7 @@
 """Checks the expressions of writers with Spark: `select`, `where`, and whether their types fit the table's columns.
 
-Nothing is read, started or written: Spark only analyses the expressions over an empty frame with the columns of the
-source. Expressions are checked one by one, so that every wrong one is found.
+Nothing is read, started or written: Spark only analyses the expressions over an empty DataFrame with the columns of the
+source. Expressions are checked one by one, so that all wrong ones are reported.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from weft.streams.spark.sql_text import quoted, spark_message
 from weft.streams.write.decode_events import decode_events
 from weft.streams.write.file_source import message_columns
 
-_CONSTANT = "1"  # a column that every message has, for the check of a condition alone
+_CONSTANT = "1"  # an expression that is always valid, to check a condition alone
 
 
 def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSchema | None) -> Iterator[InvalidInput]:
-    """Everything that is wrong with the expressions of a writer.
+    """Yield all problems of the expressions of a writer.
 
     Args:
         spark: A session.
@@ -49,7 +49,7 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
         return
     if writer.message is not None and not isinstance(_type_of(rows, "value"), BinaryType | StringType):
         yield InvalidInput(
-            f"{where}.source: it has no column 'value' of type binary or string, which a message has",
+            f"{where}.source: messages need a column 'value' of type binary or string, and it has none",
             hint=f"remove schema, and select its columns: {', '.join(rows.columns)}",
         )
         return
@@ -79,7 +79,7 @@ def expression_problems(spark: SparkSession, writer: WriterSpec, schema: TableSc
 
 
 def _rows(spark: SparkSession, writer: WriterSpec) -> DataFrame:
-    """An empty frame with the columns of the writer's source."""
+    """Create an empty DataFrame with the columns of the writer's source."""
     if writer.reader_format == kafka.FORMAT:
         headers = writer.reader_options.get("includeHeaders", "true") == "true"
         return spark.createDataFrame([], kafka_columns(include_headers=headers))
@@ -107,12 +107,12 @@ def _key(writer: WriterSpec, schema: TableSchema | None) -> Mapping[str, str] | 
 def _events(
     rows: DataFrame, writer: WriterSpec, select: Mapping[str, str], where: str | None, key: Mapping[str, str] | None
 ) -> StructType:
-    """The schema of what the sink would get."""
+    """Return the schema of the rows that the sink would get."""
     if writer.tombstones == "delete" and key is None:  # reported by `weft.streams.pipeline.file.check.writer_problems`
         writer = replace(writer, tombstones="ignore")
     try:
         return decode_events(rows, replace(writer, select=select, where=where), key).schema
-    except Py4JJavaError as error:  # Spark's parser has no error for an expression that is too deep for its stack
+    except Py4JJavaError as error:  # such as a StackOverflowError of Spark's parser
         reason = str(error.java_exception.getClass().getSimpleName())
         raise InvalidInput(f"Spark cannot read the expression: {reason}", hint="write it shorter") from None
 
@@ -120,16 +120,17 @@ def _events(
 def column_problems(
     where: str, schema: TableSchema, stream: Stream, types: Mapping[str, pa.DataType]
 ) -> Iterator[InvalidInput]:
-    """Columns whose type the table does not take, by the check of every batch:
-    `weft.storage.write.write_task.check_columns`.
+    """Yield a problem for each column whose type does not fit the table.
+
+    The check is the one of every batch: `weft.storage.write.write_task.check_columns`.
 
     Args:
-        where: What the messages begin with.
+        where: Prefix of the messages.
         schema: Schema of the table.
         stream: The stream that writes the columns.
         types: Types of columns; those that the stream does not write are left out.
     """
-    # The check stops at the first problem, so each type is looked at among others that fit.
+    # The check stops at the first problem, so each type is checked together with fitting types of the other columns.
     fitting = {name: schema.event_types[name] for name in schema.stream_columns(stream)}
     for name, column_type in types.items():
         if name not in fitting and name != OP_COLUMN:
@@ -141,12 +142,12 @@ def column_problems(
 
 
 def _refusal(where: str, error: PySparkException | InvalidInput) -> InvalidInput:
-    hint = error.hint if isinstance(error, InvalidInput) else "an SQL expression over the columns of the source"
+    hint = error.hint if isinstance(error, InvalidInput) else "write an SQL expression over the columns of the source"
     return InvalidInput(f"{where}: {_text(error)}", hint=hint)
 
 
 def _text(error: PySparkException | InvalidInput) -> str:
-    """The message of an error, in one line, without the plan and without the place that the caller names."""
+    """Return the message of an error in one line, without the plan, and without the place, which the caller names."""
     if isinstance(error, InvalidInput):
         _, separator, rest = error.message.partition("Spark refuses ")
         return " ".join(f"Spark refuses {rest}".split()) if separator else error.message

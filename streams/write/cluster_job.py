@@ -1,4 +1,4 @@
-"""The compaction service of a pipeline as a Spark application: this process is the driver, executors do the merging.
+"""The compaction service of a pipeline as a Spark application: this process is the driver, and executors merge.
 
     python -m weft.streams.write.cluster_job PIPELINE [--once]
 
@@ -63,11 +63,11 @@ def compact_on_cluster(path: str, stop: StopSignal, reporter: Reporter, *, once:
 
 
 @contextlib.contextmanager
-def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
-    """Runs the tasks of one command on the cluster, in a Spark session that ends with the block.
+def cluster_executor(command: str, settings: CommandSettings) -> Iterator[Execute]:
+    """Return an executor for the tasks of one command on the cluster; its Spark session ends with the block.
 
     Args:
-        what: Name of the command: ``compact`` or ``verify``.
+        command: Name of the command: ``compact`` or ``verify``.
         settings: The table and the Spark settings; without a master Spark runs on this machine.
 
     Raises:
@@ -76,10 +76,10 @@ def cluster_executor(what: str, settings: CommandSettings) -> Iterator[Execute]:
     """
     with (
         tempfile.TemporaryDirectory(prefix="weft-") as folder,
-        _session(f"weft {what}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
+        _session(f"weft {command}", settings.spark, Path(folder, "scratch"), quick_start=True) as spark,
         _watch_executors(spark, _print_starvation()),
     ):
-        yield spark_executor(spark, f"weft {what} {settings.table.uri}")
+        yield spark_executor(spark, f"weft {command} {settings.table.uri}")
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _watch_executors(spark: SparkSession, tell: Callable[[ExecutorWatch], object
 
 
 def _print_starvation() -> Callable[[ExecutorWatch], None]:
-    """A function that prints once that a job waits for an executor."""
+    """Return a function that prints once that a job waits for an executor."""
     printed_names: list[str] = []
 
     def tell(watch: ExecutorWatch) -> None:

@@ -34,14 +34,14 @@ def compact(
     Args:
         spark: Session with a Spark context.
         uri: Location of the table.
-        policy: Decides which file groups are due; None: compact all that have logs.
+        policy: Decides which file groups are due; None compacts all file groups that have logs.
         only: Selects some of these file groups.
         storage_options: Options of the table's store.
 
     Raises:
         CorruptData, SnapshotExpired, Conflict: As in `weft.Table.compact`.
-        StoreUnavailable, CommitUnknown: The store does not answer, although Spark has repeated the tasks, and weft the
-            commit for a minute. What was published remains; call it again.
+        StoreUnavailable, CommitUnknown: The store does not answer, although Spark repeated the tasks, and weft repeated
+            the commit for a minute. File groups that were published stay compacted; call this again for the others.
         InvalidInput: The executors cannot run weft.
     """
     table = Table.open(uri, storage_options=storage_options)
@@ -55,7 +55,7 @@ def fold(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> FoldResult:
-    """Fold the log files of a table with Spark tasks: one for each new file.
+    """Fold the log files of a table with Spark tasks, one for each new file.
 
     Args:
         spark: Session with a Spark context.

@@ -2,9 +2,9 @@
 
     <folder>/<query id>/<batch>-<task>.jsonl      one JSON object a line, see `DeadLetterFile`
 
-1. **Exactly once.** The name of a file follows from query, batch and task alone, and the file is created atomically. A
-   batch or task that runs again replaces the file of the run before. `discard_others` removes files that an earlier run
-   has written under task numbers that the later run did not use. If another query reads the messages of a batch again
+1. **Exactly once.** The name of a file consists of query, batch and task, and the file is created atomically. A batch
+   or task that runs again replaces the file of the earlier run. `discard_others` removes files of an earlier run with
+   task numbers that the later run did not use. If another query reads the messages of a batch again
    (`weft.streams.write.resume`), the files of that batch are removed first.
 2. **Durable before the commit.** A task reports its rows only after its file is closed and synced. So when a batch is
    committed, every message of it is either in the table or in a file of dead letters.
@@ -32,10 +32,9 @@ from weft.storage.store.object_store import ObjectStore
 from weft.streams.letters.letter_files import open_folder
 
 SOURCE: Final = "__weft_source"
-"""Hidden column of a frame (`weft.streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``,
-``timestamp`` (milliseconds since 1970) and ``headers`` of the message that a row came from, its ``key`` and ``value``
-as they came, and the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also
-``schema_id``."""
+"""Hidden column of a DataFrame (`weft.streams.write.decode`): a struct of ``topic``, ``partition``, ``offset``,
+``timestamp`` (milliseconds since 1970) and ``headers`` of the message of a row, its original ``key`` and ``value``, and
+the ``reason`` why it could not be decoded (null if it was decoded). With a schema registry also ``schema_id``."""
 IGNORED: Final = "the message has no value (a tombstone), and is ignored"
 """The ``reason`` of messages that are skipped: tasks drop and count them, without a dead letter."""
 _FILE: Final = re.compile(r"(\d+)-(\d+)\.jsonl")
@@ -87,11 +86,11 @@ class DeadLetters:
     lane: str
 
     def open(self, task: int) -> DeadLetterFile:
-        """The file of one task; a context manager."""
+        """Return the file of one task, a context manager."""
         return DeadLetterFile(self, task)
 
     def discard_others(self, tasks: Collection[int]) -> None:
-        """Remove files that an earlier run of this batch has written for other tasks than these."""
+        """Remove files that an earlier run of this batch has written for tasks that are not in ``tasks``."""
         for name, _ in self.store.list(Path(self.query_id)):
             match = _FILE.fullmatch(name)
             if match and int(match.group(1)) == self.batch and int(match.group(2)) not in tasks:
@@ -106,7 +105,7 @@ class DeadLetterFile:
     - ``reason``: why the message could not be stored
     - ``topic``, ``partition``, ``offset``, ``timestamp_ms`` since 1970; null if the source has none
     - ``key`` and ``value``, with ``key_encoding`` and ``encoding``: ``utf-8`` (the text), ``base64`` (of bytes that are
-      not UTF-8), ``row`` (the row as JSON, if the frame has no `SOURCE`), or null if there is no key or value
+      not UTF-8), ``row`` (the row as JSON, if the DataFrame has no `SOURCE`), or null if there is no key or value
     - ``headers``: a list of ``key``, ``value`` and ``encoding``; null if the message has none, or the source does not
       read headers
     - ``schema_id``: the id of the value's schema in a registry; null if the format has none
@@ -133,7 +132,7 @@ class DeadLetterFile:
 
         Args:
             reason: Why the message could not be stored.
-            source: Value of `SOURCE`; None if the frame has no such column.
+            source: Value of `SOURCE`; None if the DataFrame has no such column.
             row: The decoded row, which is written if there is no source.
         """
         if self._file is None:
@@ -185,5 +184,5 @@ def _dumps(value: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> str:
-    """JSON form of other types: binary as base64; decimals, dates and times as text."""
+    """Convert other types for JSON: binary to base64; decimals, dates and times to text."""
     return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else str(value)

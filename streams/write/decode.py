@@ -1,14 +1,14 @@
 """Decodes messages into columns: the value by its format and the declared schema, then the SQL of the user.
 
-    value  --format-->  message fields  --where-->  wanted rows  --select-->  columns of a stream
+    value  --format-->  message fields  --where-->  matching rows  --select-->  columns of a stream
 
 1. **No message is lost silently.** A message is decoded as a whole, or it is *undecodable*: the format gives a reason
    (`weft.streams.formats`), or the value is null and tombstones are dead letters (`weft.streams.write.tombstones`).
    Only `where` drops rows, and it is not applied to undecodable messages.
 2. **Undecodable messages remain rows.** With ``keep_source`` they go to the sink (`weft.streams.write.sink`) in the
-   hidden column `SOURCE`; the sink stores them as dead letters or stops. So do messages for which an expression of
-   `select` or `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the query fails at
-   the first.
+   hidden column `SOURCE`; the sink stores them as dead letters or stops. The same happens to messages for which an
+   expression of `select` or `where` fails (in Spark's ANSI mode: an overflow, a bad cast). Without ``keep_source`` the
+   query fails at the first such message.
 3. **Values are parsed once.** Spark copies an expensive expression into every filter above it, but never a generator
    (`inline`).
 """
@@ -51,7 +51,7 @@ from weft.streams.write.left_out import ABSENT, OPERATION, REASON, UNAVAILABLE, 
 from weft.streams.write.tombstones import DECODED_KEY, KEY_REASON, NO_KEY, add_key
 
 METADATA: Final = ("topic", "partition", "offset", "timestamp", "key", "headers")
-"""Fields of the struct `KAFKA`. The struct contains those that the source has."""
+"""Fields of the struct `KAFKA`, if the source has them."""
 
 UNREADABLE: Final = "unreadable"
 """Optional column of messages, string: why the source could not read the message; NULL if it could."""
@@ -70,7 +70,7 @@ SOURCE_TYPE: Final = StructType(
 )
 """Type of `SOURCE`."""
 SOURCE_TYPES: Final = (SOURCE_TYPE, StructType([*SOURCE_TYPE, StructField("schema_id", IntegerType())]))
-"""Types of `SOURCE`: if the format has a registry, with the id of the message's schema in it."""
+"""Types of `SOURCE`: without and with the id of the message's schema in a registry."""
 
 _ORIGIN: Final = [field for field in SOURCE_TYPE if field.name != "reason"]
 _QUOTED: Final = re.compile(r"`((?:[^`]|``)+)`")
@@ -113,18 +113,18 @@ def decode_messages(
             ``{"order_id": "id", "status": "lower(status)", "seen": "_kafka.timestamp"}``. All fields by default.
         where: SQL condition over the same names; rows for which it is not true are dropped.
         keep_source: Add the column `SOURCE`, which `weft.streams.write.sink` needs to write undecodable messages as
-            dead letters. Without it the first of them fails the query.
+            dead letters. Without it the first undecodable message fails the query.
         tombstones: How messages without a value are handled, see `weft.streams.write.tombstones`. With ``delete`` the
             column ``_op`` is added if ``select`` does not have it.
-        key: Fields of the Kafka key and their types. `select` and `where` see them as ``_key``; fields of the message
-            of the same name get their value in a tombstone. ``delete`` needs them, unless every key column of the
-            table is an expression over ``_kafka``.
+        key: Fields of the Kafka key and their types. They are the struct ``_key`` in `select` and `where`. In a
+            tombstone, fields of the message get the values of the fields of the same name. ``delete`` needs them,
+            unless every key column of the table is an expression over ``_kafka``.
         key_format: Name of the format of the key. With ``json`` the key may also be a single value, see
             `weft.streams.write.tombstones`; a key that cannot be decoded is NULL. With any other format such a message
             is undecodable.
-        partial: Columns that an event may leave as they are (`weft.streams.write.left_out`). It matters only for
-            formats whose messages can lack values of the row.
-        exact: Fields of the message that name a row: nothing of them is rounded.
+        partial: Columns that an event may lack (`weft.streams.write.left_out`). It matters only for formats whose
+            messages can lack values of the row.
+        exact: Fields of the message that identify a row, so that their values must not be rounded.
 
     Returns:
         The columns of ``select`` in its order, ``_op`` if the format knows the operation and ``select`` does not have
@@ -136,7 +136,7 @@ def decode_messages(
     """
     if tombstones not in get_args(Tombstones):
         raise InvalidInput(
-            f"tombstones: {tombstones!r} is not known", hint=f"use one of {', '.join(get_args(Tombstones))}"
+            f"tombstones: unknown value {tombstones!r}", hint=f"use one of {', '.join(get_args(Tombstones))}"
         )
     reserved = {KAFKA} if key is None else {KAFKA, KEY}
     if not schema:
@@ -185,7 +185,7 @@ def _struct(what: str, schema: Mapping[str, str], reserved: AbstractSet[str]) ->
         except PySparkException as error:
             raise InvalidInput(
                 f"{what} {name!r}: {kind!r} is not a Spark SQL type: {spark_message(error)}",
-                hint="for example bigint, decimal(12,2), timestamp, array<string>, struct<a:int,b:string>",
+                hint="use a type such as bigint, decimal(12,2), timestamp, array<string> or struct<a:int,b:string>",
             ) from None
     _refuse_alike(what, schema)
     return StructType(fields)
@@ -210,7 +210,7 @@ def _parse_rows(
     *,
     every_key: bool,
 ) -> DataFrame:
-    """One row per message: its fields, `KAFKA` if there is metadata, `KEY` if it is declared, then hidden columns.
+    """Return one row per message: its fields, `KAFKA` if there is metadata, `KEY` if it is declared, hidden columns.
 
     The hidden columns are `_REASON` and those that `_source` needs.
 
@@ -219,7 +219,7 @@ def _parse_rows(
         message_format: Format of the value.
         message: Fields of the value.
         key: Fields of the key.
-        key_format: Format of the key; None: see `weft.streams.write.tombstones`.
+        key_format: Format of the key; None for JSON or a single value, see `weft.streams.write.tombstones`.
         tombstones: How messages without a value are handled.
         every_key: Decode the key of every message, not only of tombstones.
     """
@@ -227,12 +227,12 @@ def _parse_rows(
     if not isinstance(types.get("value"), BinaryType | StringType):
         raise InvalidInput(
             f"the messages have no column 'value' of type binary or string; columns: {', '.join(df.columns)}",
-            hint="decode the frame of a Kafka source, or rename its payload to value",
+            hint="decode the DataFrame of a Kafka source, or rename the payload to value",
         )
     if key is not None and not isinstance(types.get("key"), BinaryType | StringType):
         raise InvalidInput(
             f"the messages have no column 'key' of type binary or string; columns: {', '.join(df.columns)}",
-            hint="leave out key, or give the messages the key that they have in Kafka",
+            hint="leave out key, or keep the column key of the Kafka source",
         )
     metadata_names = [name for name in METADATA if name in types]
     value = _frame("value", VALUE_HEADER, types) if message_format.names_schema else F.col(_VALUE)
@@ -251,7 +251,7 @@ def _parse_rows(
 
     more: list[str] = []
 
-    def judged(parsed: Column) -> Column:
+    def add_reason(parsed: Column) -> Column:
         reason = F.when(value.isNull(), without_value).otherwise(message_format.reason(parsed, value, message))
         extras = _extra_columns(message_format.extras(parsed))
         more[:] = extras
@@ -261,9 +261,9 @@ def _parse_rows(
         result = {_MESSAGE: message_format.message(parsed), _REASON: reason, **extras}
         return F.struct(*(column.alias(name) for name, column in result.items()))
 
-    # Within the generator, so that it is done once, too: as a column, Spark would copy its expression into every place
-    # that uses it: each column, and several times the filter.
-    rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), judged)))
+    # `add_reason` is within the generator so that it is evaluated once. Spark would copy the expression of a column
+    # into every place that uses it: each column, and several times the filter.
+    rows = rows.select("*", F.inline(F.transform(F.array(message_format.parse(value, message)), add_reason)))
     origin = {name: F.col(f"{_HIDDEN}{name}") for name in (*metadata_names, "value")}
     about = [origin[name].alias(name) for name in metadata_names]
     if SCHEMA_ID in more:
@@ -280,8 +280,9 @@ def _parse_rows(
 
 
 def _frame(part: str, header: str, types: Mapping[str, DataType]) -> Column:
-    """The value or the key, with its schema before the data also if a header has it: see
-    `weft.streams.formats.registry`.
+    """Return the value or the key with its schema id before the data, also if a header has the id.
+
+    See `weft.streams.formats.registry`.
 
     Args:
         part: ``value`` or ``key``.
@@ -291,12 +292,12 @@ def _frame(part: str, header: str, types: Mapping[str, DataType]) -> Column:
     data = F.col(f"{_HIDDEN}{part}")
     if types.get("headers") != SOURCE_TYPE["headers"].dataType:
         return data
-    schema = F.get(F.filter(F.col(f"{_HIDDEN}headers"), lambda one: one["key"] == header), 0)["value"]
+    schema = F.get(F.filter(F.col(f"{_HIDDEN}headers"), lambda pair: pair["key"] == header), 0)["value"]
     return F.coalesce(F.concat(schema, data.cast("binary")), data.cast("binary"))
 
 
 def _extra_columns(extras: Extras) -> dict[str, Column]:
-    """Columns for what the format knows of a message, by name."""
+    """Return the columns with the details of a message that only the format knows, by name."""
     hidden = {
         OPERATION: extras.operation,
         UNAVAILABLE: extras.unavailable,
@@ -307,9 +308,10 @@ def _extra_columns(extras: Extras) -> dict[str, Column]:
 
 
 def _origin(types: Mapping[str, DataType], columns: Mapping[str, Column]) -> list[Column]:
-    """Hidden columns for the fields of `SOURCE` except the reason; NULL for those that the messages do not have.
+    """Return hidden columns for the fields of `SOURCE` except the reason; NULL if the messages lack the field.
 
-    No headers are an empty list: a column of null lists slows Spark down (`weft.streams.write.sink.LIST_BATCH_ROWS`).
+    Missing headers are an empty list: a column of null lists slows Spark down
+    (`weft.streams.write.sink.LIST_BATCH_ROWS`).
 
     Args:
         types: Types of the columns of the messages.
@@ -330,14 +332,14 @@ def _origin(types: Mapping[str, DataType], columns: Mapping[str, Column]) -> lis
 
 
 def _source(reason: Column, *, schema_id: bool) -> Column:
-    """The column `SOURCE` of rows of `_parse_rows`."""
+    """Return the column `SOURCE` for rows of `_parse_rows`."""
     fields = [F.col(f"{_HIDDEN}{field.name}").alias(field.name) for field in _ORIGIN]
     more = [F.col(SCHEMA_ID).alias("schema_id")] if schema_id else []
     return F.struct(*fields, reason.cast("string").alias("reason"), *more).alias(SOURCE)
 
 
 def _from_key(field: StructField, key: StructType) -> Column:
-    """A field of the message; in a tombstone the field of the key with the same name.
+    """Return a field of the message, or in a tombstone the field of the key with the same name.
 
     Raises:
         InvalidInput: The two have different types.
@@ -365,7 +367,7 @@ def _filter_rows(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame
         _ = messages.where(condition).schema  # check that it is a boolean: inside a CASE, Spark would cast it
         if not guarded:
             return messages.where(_if_decoded(_keep_condition(condition)).otherwise(F.lit(True)))
-        # NULL where it fails, and of undecodable messages.
+        # NULL if the condition fails, and for undecodable messages.
         passes = _if_decoded(_attempt(F.coalesce(_keep_condition(condition), F.lit(False))))
         evaluated = messages.select("*", passes.alias(_CONDITION))
         fails = F.col(_REASON).isNull() & F.col(_CONDITION).isNull()
@@ -377,15 +379,15 @@ def _filter_rows(messages: DataFrame, where: str, *, guarded: bool) -> DataFrame
 
 
 def _keep_condition(condition: Column) -> Column:
-    """Keep rows for which the condition is true; tombstones, which lack most fields, also if it is unknown."""
+    """Keep rows for which the condition is true. Tombstones, which lack most fields, are also kept if it is NULL."""
     return F.when(_is_tombstone(), F.coalesce(condition, F.lit(True))).otherwise(condition)
 
 
 def _attempt(value: Column) -> Column:
-    """The value of an expression; NULL if it fails.
+    """Return the value of an expression; NULL if it fails.
 
-    Use it only inside `_if_decoded`. There the expression is conditional, so Spark does not evaluate it separately
-    before, where an error would fail the query.
+    Use it only inside `_if_decoded`. There the expression is conditional, so Spark does not evaluate it beforehand,
+    outside of the `TryEval`, where an error would fail the query.
     """
     jvm: Any = SparkContext._jvm  # noqa: SLF001 - Spark uses the expression for try_add and others, but has no function for it
     classic = jvm.org.apache.spark.sql.classic.ExpressionUtils
@@ -394,7 +396,7 @@ def _attempt(value: Column) -> Column:
 
 
 def _require_decoded(messages: DataFrame) -> DataFrame:
-    """The same rows; the query fails at the first undecodable message."""
+    """Return the same rows, but make the query fail at the first undecodable message."""
     reason = F.col(_REASON)
     position = [
         F.concat(F.lit(f", {name} "), F.coalesce(F.col(f"{_HIDDEN}{name}").cast("string"), F.lit("unknown")))
@@ -406,10 +408,10 @@ def _require_decoded(messages: DataFrame) -> DataFrame:
 
 
 def _select_columns(messages: DataFrame, columns: Mapping[str, Column | str], *, guarded: bool) -> DataFrame:
-    """The columns of ``select``, all NULL if the message is undecodable.
+    """Return the columns of ``select``, all NULL if the message is undecodable.
 
     Args:
-        messages: From `_parse_rows`.
+        messages: Rows of `_parse_rows`.
         columns: Name to expression.
         guarded: If true, a message for which an expression fails is undecodable, and `SOURCE` is the last column. If
             false, the query fails.

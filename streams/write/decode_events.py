@@ -1,4 +1,4 @@
-"""Decodes messages as a writer of a pipeline does: for its query, for replays of dead letters, and to check it."""
+"""Decodes messages with the settings of a pipeline's writer: for its query, for replays, and for checks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def decode_events(
     partial: AbstractSet[str] = frozenset(),
     exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
-    """Decode messages as a writer of a pipeline does, with the column `weft.streams.write.dead_letter.SOURCE`.
+    """Decode messages with the settings of a writer, with the column `weft.streams.write.dead_letter.SOURCE`.
 
-    Without a message schema the rows of the source are the messages; then there is no such column.
+    If the writer has no message schema, the rows of the source are events already, and there is no such column.
 
     Args:
         rows: The rows of the source.

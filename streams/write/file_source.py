@@ -1,14 +1,14 @@
 """Files of a folder as messages, for backfills: JSON lines, CSV and Parquet, through Spark's file source.
 
 Spark records in the checkpoint which files are in which batch, and the sink stores each batch once, so the rows of each
-file are stored once. Files must be complete when they appear (move them into the folder), and must not change then. A
+file are stored once. Files must be complete when they appear (move them into the folder), and must not change later. A
 new file is read in the next batch, or, with ``weft run --once``, by the next run.
 
 Each row becomes a message with the columns of a Kafka source, so `select`, `where` and dead letters work as for Kafka:
 
-    value      the JSON text of the row: of a JSON file the line as it is
+    value      the row as JSON text; for a JSON file the unchanged line
     topic      URL of the file
-    offset     number of the row in a Parquet file, from 0; Spark does not know it for the others
+    offset     number of the row in a Parquet file, from 0; NULL for other formats, for which Spark does not know it
     timestamp  when the file was modified
 
 A line of a CSV file that does not have the declared fields is *unreadable*: its dead letter has the line as value.
@@ -30,7 +30,7 @@ from weft.streams.write.decode import UNREADABLE
 
 NOT_THE_FIELDS: Final = "the line does not have the declared fields and types"
 _LINE: Final = "__weft_line"
-# Microseconds; Spark's default has milliseconds.
+# With microseconds; Spark's default format has milliseconds.
 _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -38,13 +38,13 @@ _JSON: Final = {
 
 
 def message_columns(file_format: str) -> str:
-    """The columns of `read_files` as DDL."""
+    """Return the columns of `read_files` as DDL."""
     unreadable = f", {UNREADABLE} string" if file_format == "csv" else ""
     return f"topic string, offset bigint, timestamp timestamp, value string{unreadable}"
 
 
 def read_files(spark: SparkSession, writer: WriterSpec) -> DataFrame:
-    """A stream of the rows of files, as messages.
+    """Create a streaming DataFrame of the rows of files, as messages.
 
     Args:
         spark: The session.
@@ -59,8 +59,8 @@ def read_files(spark: SparkSession, writer: WriterSpec) -> DataFrame:
         fields = StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in writer.message.items()])
         if writer.file_format == "csv":
             fields = fields.add(_LINE, StringType())
-            # A header is compared with the declared fields; otherwise the first line would only be left out. A quote
-            # within quotes is doubled, as RFC 4180 says; Spark's default is a backslash.
+            # enforceSchema=false compares a header with the declared fields; by default Spark only skips it. RFC 4180
+            # escapes a quote within quotes by another quote; Spark's default is a backslash.
             defaults = {"enforceSchema": "false", "escape": '"'}
             names = {name.lower() for name in writer.reader_options}
             reader = reader.options(**{name: value for name, value in defaults.items() if name.lower() not in names})

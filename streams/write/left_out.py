@@ -1,15 +1,15 @@
-"""Events that lack values of their row: which columns stay as they are.
+"""Events that lack values of their row: which columns keep their present value.
 
-Some formats have messages without some values of the row (`weft.streams.formats.message_format.Extras`): a value is
-*unavailable* (Debezium's placeholder for a column that Postgres stores out of line and that did not change), or the
-field is *absent* from the message. An expression of `select` may use several fields.
+Messages of some formats lack values of the row (`weft.streams.formats.message_format.Extras`): a value is *unavailable*
+(Debezium's placeholder for a column that Postgres stores out of line and that did not change), or the field is *absent*
+from the message. An expression of `select` may use several fields.
 
-- A column that uses an unavailable field is NULL in the event and not named in ``_supplied``: in a group of mode
-  ``latest_non_null`` it stays as it is. Every other column is named there, so that its NULL is a value, unless it uses
-  an absent field.
-- In other groups, in the key and in ordering columns an event has all columns or none, so such a message has a reason
-  why it cannot be stored. Its row must not be stored with a placeholder or with NULL, which both would be wrong. A
-  delete does not need the values, and has no such reason. An absent field is NULL there, as in JSON.
+- In a group of mode ``latest_non_null``, a column that uses an unavailable field is NULL in the event and not listed in
+  ``_supplied``, so it keeps its present value. A column that uses an absent field is not listed, either, so a NULL of
+  it keeps the present value. All other columns are listed, so that their NULL is a value.
+- Other groups, the key and the ordering columns need all values. So a message with an unavailable field of theirs gets
+  a reason why it cannot be stored; both the placeholder and NULL would be wrong values. A delete needs no values, so it
+  gets no such reason. An absent field is NULL there, as in JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weft.storage.core.model import Stream
 from weft.storage.core.schema.table_schema import TableSchema
 
 REASON: Final = "__weft_reason"
-"""Why a message is undecodable; NULL if it is not."""
+"""Column with the reason why a message is undecodable; NULL if it was decoded."""
 OPERATION: Final = "__weft_operation"
 UNAVAILABLE: Final = "__weft_unavailable"
 ABSENT: Final = "__weft_absent"
@@ -39,7 +39,7 @@ HINT: Final = (
 
 
 def partial_columns(schema: TableSchema, stream: Stream) -> frozenset[str]:
-    """Columns that an event of a stream may leave as they are: value columns of groups of mode ``latest_non_null``."""
+    """Return the columns that an event of a stream may lack: value columns of groups of mode ``latest_non_null``."""
     groups = [schema.group_by_name[name] for name in stream.groups]
     return frozenset(
         name
@@ -56,23 +56,24 @@ def leave_out(
     """Apply the rules of this module.
 
     Args:
-        messages: Fields of the message, and the columns `REASON`, `UNAVAILABLE`, `ABSENT`, and perhaps `OPERATION`.
-        columns: Name of a column of the stream to its expression.
+        messages: Fields of the message, the columns `REASON`, `UNAVAILABLE`, `ABSENT`, and optionally `OPERATION`.
+        columns: The columns of the stream: name to expression.
         fields: Names of the fields of the message.
         partial: See `partial_columns`.
 
     Returns:
-        The messages, some with a reason more; and the columns, with ``_supplied`` if there are partial ones.
+        The messages, with reasons for those that cannot be stored; and the columns, with ``_supplied`` if some are
+        partial.
     """
     uses = {
         name: _uses(messages, column) & fields for name, column in columns.items() if name not in {OP_COLUMN, SUPPLIED}
     }
-    whole = {name: fields_used for name, fields_used in uses.items() if name not in partial and fields_used}
+    required = {name: fields_used for name, fields_used in uses.items() if name not in partial and fields_used}
     incomplete = F.col(UNAVAILABLE).isNotNull() & F.col(REASON).isNull()
     if OPERATION in messages.columns:
         incomplete = incomplete & (F.col(OPERATION) != "delete")
     reason = F.lit(None).cast("string")
-    for name, fields_used in whole.items():
+    for name, fields_used in required.items():
         message = f"column {name!r}: the event does not have its value (unavailable); {HINT}"
         reason = F.when(_overlaps(UNAVAILABLE, fields_used), message).otherwise(reason)
     messages = messages.withColumn(REASON, F.when(incomplete, reason).otherwise(F.col(REASON)))
@@ -95,12 +96,12 @@ def leave_out(
 
 
 def _overlaps(names: str, fields_used: AbstractSet[str]) -> Column:
-    """Whether a list of field names, which may be NULL, has one of these."""
+    """Whether a column with a list of field names, which may be NULL, contains one of the fields."""
     return F.coalesce(F.arrays_overlap(F.col(names), F.array(*map(F.lit, sorted(fields_used)))), F.lit(False))
 
 
 def _uses(messages: DataFrame, column: Column | str) -> frozenset[str]:
-    """Names of the columns that an expression uses; none if Spark refuses it, which `select` reports."""
+    """Return the columns that an expression uses; empty if the expression is invalid, which `select` reports."""
     value = F.expr(column) if isinstance(column, str) else column
     try:
         plan: Any = messages.select(value.alias("value"))._jdf.queryExecution().analyzed()  # noqa: SLF001 - pyspark has no other way to ask

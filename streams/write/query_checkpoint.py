@@ -1,14 +1,14 @@
 """Reads Spark's checkpoint of a query: where it is, its id, its last batches, and end offsets of batches.
 
-It only reads, and reads through the JVM, because the folder may be on a file system that only Hadoop can access.
+It never writes. It reads through the JVM, because the folder may be on a file system that only Hadoop can access.
 
     metadata            {"id": ...}           the query, the same after every restart
     offsets/<batch>     the batch was planned; its end offsets in the sources
     commits/<batch>     the batch has finished: the sink has taken its rows without an error
 
-Spark writes them in this order, each before it goes on, and plans a batch after the one before has finished. So a
-checkpoint that Spark left has all three, or the first two, or the first one, and at most one batch that is planned and
-not finished. Any other is a part of one: something has deleted files of it, or copied some.
+Spark writes the files in this order, each before it continues, and plans a batch after the previous one has finished.
+So a checkpoint has all three kinds of files, the first two, or the first one, and at most one batch is planned and not
+finished. Any other checkpoint is incomplete: files of it were deleted, or only some were copied.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Checkpoint:
     """The state of a query in its checkpoint.
 
     Attributes:
-        folder: The folder, as given.
+        folder: The folder, as the caller named it.
         query_id: Id of the query; "" if it has not begun.
         last: Number of its last finished batch; None before the first.
         planned: Number of its last planned batch; None before the first.
@@ -51,14 +51,14 @@ class Checkpoint:
 
     @property
     def damaged(self) -> bool:
-        """Whether files are missing. Spark refuses it, or would begin again with the numbers of other batches."""
+        """Whether files are missing. Spark would refuse the checkpoint, or use the numbers of earlier batches again."""
         if not self.query_id:
             return self.last is not None or self.planned is not None
         return self.last is not None and (self.planned is None or self.planned < self.last)
 
 
 def read_checkpoint(spark: SparkSession, folder: str) -> Checkpoint:
-    """Read a checkpoint folder; a folder that does not exist is that of a query that has not begun."""
+    """Read a checkpoint folder. If it does not exist, the query has not begun."""
     text = _read_text(spark, f"{folder}/metadata")
     query_id = "" if text is None else str(json.loads(text)["id"])
     last_committed, last_planned = (_newest_batch(spark, f"{folder}/{log}") for log in ("commits", "offsets"))
@@ -70,7 +70,7 @@ def _newest_batch(spark: SparkSession, folder: str) -> int | None:
 
 
 def read_offsets(spark: SparkSession, folder: str, batch_id: int) -> dict[str, Any]:
-    """End offsets of a batch: ``{"offsets": [...]}`` with one item per source, null for a source without an offset.
+    """Read the end offsets of a batch: ``{"offsets": [...]}`` with an item per source, null if it has no offset.
 
     Empty if the file is not in the form that this version of Spark writes.
     """
@@ -85,8 +85,8 @@ def check_place(spark: SparkSession, folder: str) -> None:
     """Check that a restarted query will find the folder of its checkpoint.
 
     The driver writes a checkpoint, through Hadoop. Executors write only the state of stateful operators into it
-    (`weft.streams.write.stateful_frame`). So a local disk is right if the driver always starts on the same machine,
-    which is not so in spark-submit's cluster mode. A path without a scheme may lie in HDFS: Hadoop's ``fs.defaultFS``
+    (`weft.streams.write.stateful_frame`). So a local disk works if the driver always starts on the same machine, which
+    it does not in spark-submit's cluster mode. A path without a scheme may be in HDFS: Hadoop's ``fs.defaultFS``
     decides.
 
     Raises:
@@ -98,7 +98,7 @@ def check_place(spark: SparkSession, folder: str) -> None:
 
 
 def folder_scheme(spark: SparkSession, folder: str) -> str:
-    """URL scheme of the file system that Hadoop finds for a folder; ``file`` for a local disk."""
+    """Return the URL scheme of Hadoop's file system for a folder; ``file`` for a local disk."""
     files, _ = _open(spark, folder)
     return str(files.getUri().getScheme())
 
@@ -115,21 +115,21 @@ def refuse_local_disk(folder: str, scheme: str) -> None:
     """
     if scheme == "file" and not folder.startswith("file:"):
         raise InvalidInput(
-            f"checkpoint {folder} is on the local disk of the driver, and in cluster mode the next driver has another",
-            hint="set resume: table, which continues from the commits of the table; or give the writer a checkpoint on "
-            "a shared store (for a mounted share a path that starts with file:)",
+            f"checkpoint {folder} is on the driver's local disk; in cluster mode the next driver has another disk",
+            hint="set resume: table, which continues from the commits of the table; or put the checkpoint on a shared "
+            "store (for a mounted share use a path that starts with file:)",
         )
 
 
 def sibling_folders(spark: SparkSession, folder: str, mark: str) -> list[str]:
-    """Folders beside ``folder`` whose names start with its name followed by ``mark``."""
+    """Return the folders beside ``folder`` whose names start with its name followed by ``mark``."""
     base = folder.rstrip("/").rpartition("/")[2]
     parent = folder.rstrip("/").removesuffix(base)
     return [parent + name for name in _names(spark, parent or ".") if name.startswith(base + mark)]
 
 
 def _read_text(spark: SparkSession, path: str) -> str | None:
-    """Content of a small file; None if it does not exist."""
+    """Read a small file; None if it does not exist."""
     files, place = _open(spark, path)
     if not files.exists(place):
         return None
@@ -143,7 +143,7 @@ def _read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def _names(spark: SparkSession, path: str) -> list[str]:
-    """Names in a folder; empty if the folder does not exist."""
+    """List the names in a folder; empty if the folder does not exist."""
     files, place = _open(spark, path)
     if not files.exists(place):
         return []
@@ -151,7 +151,7 @@ def _names(spark: SparkSession, path: str) -> list[str]:
 
 
 def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Hadoop's file system of a path, and its object for the path."""
+    """Return Hadoop's file system of a path, and its object for the path."""
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way to Hadoop's file systems
     place = jvm.org.apache.hadoop.fs.Path(path)
     return place.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()), place  # noqa: SLF001 - as above

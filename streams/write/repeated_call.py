@@ -1,4 +1,4 @@
-"""Calls a function again and again in another thread while this one waits, for example for Spark."""
+"""Calls a function repeatedly in another thread while this one waits, for example for Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def call_every(seconds: float, function: Callable[[], object], name: str) -> Iterator[None]:
-    """Call a function every ``seconds`` until the block ends, or until it raises. The block ends after the last call.
+    """Call a function every ``seconds`` until the block ends or the function raises. The block waits for the last call.
 
     Args:
         seconds: Time before the first call, and between the end of a call and the next one.

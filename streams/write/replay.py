@@ -1,37 +1,37 @@
-"""Replays dead letters through the pipeline of today, each exactly once.
+"""Replays dead letters through the present pipeline, each exactly once.
 
-    1. plan     the letters that wait are written to a plan, by put if absent      `weft.streams.letters.plans`
+    1. plan     write the waiting letters to a plan, by put if absent              `weft.streams.letters.plans`
     2. claim    a lane of its own, ``<lane>-replay-<id of the plan>``
-    3. write    letters -> messages -> decode -> log files; what fails again becomes a letter of this run
-    4. commit   batch 0 of query ``replay-<id>``, which names the run                <- all or nothing is decided here
+    3. write    letters -> messages -> decode -> log files; letters that fail again become letters of this run
+    4. commit   batch 0 of query ``replay-<id>``, which names the run                <- decides all or nothing
     5. close    the lane, so that it does not hold back the watermark of the stream
 
-**Why each message is stored once.** A letter is replayed if and only if the commit of a plan with it is in the table.
-There is no second place that says so, and nothing is moved or deleted afterwards that a crash could leave undone. It
+**Why each message is stored once.** A letter is replayed if and only if the table has the commit of a plan that
+contains it. No other place records that, and nothing is moved or deleted afterwards, which a crash could prevent. So it
 remains to show that a letter is never in two plans that commit:
 
 - *Killed before 1:* nothing has happened. *Between 1 and 4:* the plan is open. The next replay runs it again before it
-  makes a new one. Its letters are in no other plan, because a plan is chosen from letters that wait, after all plans
-  before were read, and put if absent refuses the second plan of a number. *After 4:* the plan is done; its lane is
-  closed by the next replay. Open log files of a killed run are in no commit, and cleaning deletes them.
+  makes a new plan. Its letters are in no other plan: the letters of a plan are chosen from the waiting ones after all
+  earlier plans were read, and put if absent refuses a second plan of the same number. *After 4:* the plan is done; the
+  next replay closes its lane. Log files of a killed run are in no commit, and cleaning deletes them.
 - *Two replays at once:* one of them publishes the plan. The other one, if it finds the plan open, runs it again: its
   claim fences the first. A lane never has batch 0 of a query twice (PROTOCOL.md, S6 BatchExactlyOnce), so one commit
   remains, whoever makes it; a run that finds the commit writes nothing.
-- *Beside the live writer:* another lane, so neither fences the other. Only letters of committed batches wait, and the
-  files of these never change. Events are merged by their ordering values, as if they had arrived now.
-- *A drop at once* does not choose letters of an open plan, and its plan is of the same sequence of numbers.
+- *Beside the live writer:* the replay has another lane, so neither fences the other. Only letters of committed batches
+  wait, and the files of these batches never change. Events are merged by their ordering values, as if they arrived now.
+- *A drop at the same time* does not choose letters of an open plan, and its plan has a number of the same sequence.
 - *A restore or an undo* between 1 and 4 may roll back the batch of a letter, whose message is then read again. It
   changes `weft.storage.write.lane_progress.LaneProgress.fenced` of the lane, which the plan has recorded, and a run
   compares the two after its claim. If the restore comes later, it fences the run. Afterwards the plan is void. A
   restore that rolls back the commit makes the letters wait again.
 
-**What fails again** becomes a letter in a folder with the number of the claim, ``replay-<id>-<epoch>``. The commit
-names this folder, so letters of killed runs and of fenced ones that still write do not count. These letters have the
+**Letters that fail again** become letters in a folder with the number of the claim, ``replay-<id>-<epoch>``. The commit
+names this folder, so letters of killed runs, and of fenced runs that still write, do not count. These letters have the
 position of the original message, and can be replayed again.
 
 **Ordering.** Messages have their original topic, partition, offset, timestamp, key and headers, so expressions over
-``_kafka`` give the original ordering values, and an old message does not win over newer ones. A group *without*
-ordering columns is in commit order: there a replayed message is the newest.
+``_kafka`` give the original ordering values, and an old message does not win over newer ones. In a group *without*
+ordering columns the last commit wins, so there a replayed message is the newest.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class ReplayResult:
 
     Attributes:
         plan: Number of its plan.
-        resumed: Whether an earlier process began it.
+        resumed: Whether an earlier process began the replay.
         letters: Number of its letters.
         rows: Events that were stored.
         rows_ignored: Rows without effect, see `weft.Commit`.
-        failed: Letters that are dead letters again; None if another process committed the replay.
+        failed: Letters that became dead letters again; None if another process committed the replay.
         missing: Letters whose file was deleted meanwhile.
         lane: Its lane.
-        seq: Its commit.
+        seq: Number of its commit.
     """
 
     plan: int
@@ -86,7 +86,7 @@ class ReplayResult:
 
 
 def replayable(survey: Survey) -> Iterable[Letter]:
-    """The letters that wait and hold a message."""
+    """Return the letters that wait and contain a message."""
     return (letter for letter in survey.chosen(State.WAITING) if letter.has_message)
 
 
@@ -100,7 +100,7 @@ def replay(
         table: The table.
         stream: Stream of the lane.
         run: Writes the letters of a plan.
-        where: The condition, for the record.
+        where: The condition by which letters were chosen; the plan records it.
         choose: Chooses letters that wait.
 
     Returns:
@@ -157,7 +157,7 @@ def _run(folder: LetterFolder, table: Table, stream: str, plan: Plan, run: Run, 
 
 
 def _close_lanes(survey: Survey, table: Table) -> None:
-    """Close the lanes of replays that have ended, and were killed before they closed them."""
+    """Close the lanes of replays that were killed after their commit, before they closed their lane."""
     replays = [plan for plan in survey.plans if plan.kind == "replay"]
     lanes = table.state().lanes if replays else {}
     for plan in replays:

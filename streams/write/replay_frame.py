@@ -1,4 +1,4 @@
-"""Dead letters as frames of Spark: their messages, for a replay, and their fields, for conditions in SQL."""
+"""Dead letters as DataFrames: their messages, for a replay, and their fields, for conditions in SQL."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _FIELDS: Final = pa.schema(
         pa.field("__weft_number", pa.int64()),
     ]
 )
-_ROWS: Final = 1_000  # letters that are Python objects at a time
+_ROWS: Final = 1_000  # letters that are in memory as Python objects at the same time
 
 
 def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: ObjectStore) -> Run:
-    """The function that writes the letters of a plan with Spark, through the pipeline of a writer.
+    """Return the function that writes the letters of a plan with Spark, through the pipeline of a writer.
 
     Args:
         spark: The session.
@@ -68,8 +68,8 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
     """
     if writer.message is None:
         raise InvalidInput(
-            f"writers.{writer.name}: its dead letters hold rows of the source, not messages",
-            hint="a replay needs a writer with a schema; correct the rows in their source instead",
+            f"writers.{writer.name}: its dead letters contain rows of the source, which cannot be replayed",
+            hint="correct the rows in their source; only letters of a writer with a schema can be replayed",
         )
     key = writer.key
     schema = table.schema
@@ -82,7 +82,7 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
     def decoded(letters: Mapping[str, Sequence[Span]]) -> DataFrame:
         return decode_events(messages_frame(spark, store, letters), writer, key, partial=partial, exact=exact)
 
-    check_columns(decoded({}), table, writer.stream)  # before a plan is made
+    check_columns(decoded({}), table, writer.stream)  # so that no plan is made if the check fails
 
     def run(plan: Plan, ticket: WriteTicket, letters: DeadLetters) -> Sequence[TaskReport]:
         return run_tasks(decoded(plan.letters), ticket, letters)
@@ -91,7 +91,7 @@ def spark_run(spark: SparkSession, table: Table, writer: WriterSpec, store: Obje
 
 
 def messages_frame(spark: SparkSession, store: ObjectStore, letters: Mapping[str, Sequence[Span]]) -> DataFrame:
-    """The messages of letters, with the columns `MESSAGES`, in the order of files and lines. Tasks read the files.
+    """Return the messages of letters, with the columns `MESSAGES`, in the order of files and lines; tasks read them.
 
     Args:
         spark: The session.
@@ -116,7 +116,7 @@ def _message_reader(store: ObjectStore) -> Callable[[Iterable[pa.RecordBatch]], 
 
 
 def _spans(texts: pa.Array) -> list[list[Span]]:
-    """Lines of letters from their JSON form."""
+    """Parse the line ranges of letters from JSON."""
     return [[(first, last) for first, last in json.loads(text)] for text in texts.to_pylist()]
 
 
@@ -127,7 +127,7 @@ def _chunks(letters: Iterable[Letter]) -> Iterator[list[Letter]]:
 
 
 def message_of(letter: Letter) -> dict[str, Any]:
-    """The message of a letter: a row of `MESSAGES`."""
+    """Convert a letter to a row of `MESSAGES`."""
     content = letter.content
     headers = content.get("headers")
     return {
@@ -146,16 +146,16 @@ def _time(time_ms: int | None) -> dt.datetime | None:
 
 
 def choose_where(spark: SparkSession, where: str) -> Choose:
-    """Choose the letters that can be replayed and for which an SQL condition is true."""
+    """Return a function that chooses the letters that can be replayed and for which an SQL condition is true."""
     return lambda survey: letters_where(spark, replayable(survey), where)
 
 
 def letters_where(spark: SparkSession, letters: Iterable[Letter], where: str) -> Iterator[Letter]:
-    """The letters for which an SQL condition is true.
+    """Yield the letters for which an SQL condition is true.
 
     Args:
         spark: The session.
-        letters: The letters. A thousand of them are in memory at a time.
+        letters: The letters; at most a thousand are in memory at the same time.
         where: The condition, over ``reason``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``key`` and
             ``value`` (texts; base64 if they are not UTF-8), ``headers`` (a map of texts), ``schema_id``,
             ``written_at``, ``query_id``, ``batch``, ``task`` and ``letter`` (its name).
@@ -190,7 +190,7 @@ def _refusal(where: str, error: PySparkException) -> InvalidInput:
     names = ", ".join(name for name in _FIELDS.names if not name.startswith("__"))
     return InvalidInput(
         f"--where: Spark refuses the condition {where!r}: {spark_message(error)}",
-        hint=f"an SQL condition over: {names}",
+        hint=f"write an SQL condition over: {names}",
     )
 
 

@@ -1,7 +1,7 @@
 """Decides where a query continues: at its checkpoint, or where the live commits of its lane end (`resume: table`).
 
-A checkpoint has the batches that Spark has finished, the lane has the batches that are in the table. The two agree, or
-the lane is one batch ahead (after a crash between the two), until the table is restored or a stream is undone:
+A checkpoint records the batches that Spark has finished, the lane the batches that are in the table. The two agree, or
+the lane is one batch ahead (after a crash between the two), unless the table is restored or a stream is undone:
 
     checkpoint   0  1  2  3  4  5  6            finished: 6, the next batch is 7
     lane         0  1  2  3 (4  5  6) |         4 to 6 are rolled back: batch 7 would leave a gap, and is refused
@@ -11,14 +11,14 @@ checkpoint folder beside the old one, at the offsets that the lane's last live c
 checkpoint was lost, is an older copy, or lacks files. Rules:
 
 1. **The lane decides.** A checkpoint is used if its query wrote the lane's last live commit, and it is neither ahead of
-   it nor behind it. Behind it Spark would plan the lane's batches again, with other messages, and the lane would take
-   them for repeated ones. Otherwise a new one is created. Its name is derived from that commit, so that a start that
-   crashed is found again.
+   that commit nor behind it. With a checkpoint that is behind, Spark would plan batches of the lane again, with other
+   messages, and the lane would take them for repetitions. Otherwise a new checkpoint is created. Its name is derived
+   from the commit, so that the next start after a crash uses the same folder.
 2. **Each message is in the table once.** The recorded offsets are exactly the end of the lane's live commits. If
    another process commits to the lane after they were read and before the lane is claimed, `ResumePoint.check` fails.
-3. **Each dead letter once.** At most one batch was begun and not committed: the one after the lane's newest commit. Its
-   messages are read again, by a query with another id, so `write_stream` removes its dead letters after the claim.
-   Dead letters of commits that were rolled back stay, because a restore can be taken back.
+3. **Each dead letter exists once.** At most one batch was begun and not committed: the one after the lane's newest
+   commit. Its messages are read again, by a query with another id, so `write_stream` removes its dead letters after the
+   claim. Dead letters of commits that were rolled back stay, because a restore can be undone.
 4. **Unknown offsets are refused**, never guessed: a commit that did not record them, another topic, or a topic that was
    deleted and created again since (the source refuses it, because offsets are stored with the id of their topic).
 """
@@ -79,7 +79,7 @@ class ResumePoint:
         source: The source position that the last live commit recorded.
         identities: Identity of each topic that the offsets belong to, as the commit recorded it: ``{"topic_id": ...}``.
             Commits of older versions did not record them.
-        abandoned: Query id and number of the batch that the query before may have begun and has not committed. None
+        abandoned: Query id and number of the batch that the previous query may have begun and has not committed; None
             unless ``anew``.
     """
 
@@ -92,7 +92,7 @@ class ResumePoint:
     abandoned: Batch | None = None
 
     def starting_offsets(self, default: str, topics: Sequence[str] | None = None) -> str:
-        """The option ``startingOffsets`` of ``weft_kafka``.
+        """Return the value of the option ``startingOffsets`` of ``weft_kafka``.
 
         Args:
             default: The value for a query without commits.
@@ -108,7 +108,7 @@ class ResumePoint:
             if self.source:
                 raise InvalidInput(
                     f"the last live commit of lane {self.lane!r} does not come from one Kafka source",
-                    hint="use a new checkpoint, takeover, and a frame that starts at `source` of this resume point",
+                    hint="use a new checkpoint, takeover, and a DataFrame that starts at `source` of this resume point",
                 )
             if default.strip().lower() == "latest":
                 raise InvalidInput(
@@ -163,7 +163,7 @@ def resume_point(
         weft.write_stream(df, uri, "orders", checkpoint=point.checkpoint, resume=point)
 
     Call it at every start, with the same ``checkpoint``. `write_stream` cannot do this, because the starting offsets of
-    a frame are fixed when the frame is created. For a source other than ``weft_kafka`` use ``point.source``, which has
+    a DataFrame are fixed when it is created. For a source other than ``weft_kafka`` use ``point.source``, which has
     the end offsets in the form of Spark's checkpoint: ``{"offsets": [...]}`` with one item per source.
 
     Args:
@@ -204,53 +204,51 @@ def resume_point(
 
 
 def check_follows(
-    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, found_checkpoint: Checkpoint
+    spark: SparkSession, uri: str, storage_options: Mapping[str, Any] | None, lane: str, checkpoint: Checkpoint
 ) -> None:
     """Refuse a checkpoint that does not agree with the lane.
 
     Raises:
-        GapError: It has finished batches that are not, or no longer, in the table; it does not know batches that are
-            in the table; or files of it are missing. Nothing was claimed.
+        GapError: The checkpoint has finished batches that are not, or no longer, in the table; it lacks batches that
+            are in the table; or files of it are missing. Nothing was claimed.
     """
-    if not found_checkpoint.query_id and not found_checkpoint.damaged:
+    if not checkpoint.query_id and not checkpoint.damaged:
         return  # the query has not begun
     state = lane_progress(uri, lane, storage_options)
-    if (problem := _difference(spark, state, found_checkpoint)) is not None:
+    if (problem := _difference(spark, state, checkpoint)) is not None:
         raise problem
 
 
 def _difference(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint) -> GapError | None:
-    """How a checkpoint and the lane disagree, as an error; None if the query can continue at the checkpoint."""
+    """Return an error that says how checkpoint and lane disagree; None if the query can continue at the checkpoint."""
     if (first := _gap(state, checkpoint)) is not None:
         return _ahead(state, checkpoint, first)
     if checkpoint.damaged:
-        return GapError(
-            f"checkpoint {checkpoint.folder} lacks files: something has deleted a part of it", hint=_OLDER_HINT
-        )
+        return GapError(f"checkpoint {checkpoint.folder} is incomplete: files of it were deleted", hint=_OLDER_HINT)
     if _is_behind(spark, state, checkpoint):
         live, folder = state.batches[checkpoint.query_id], checkpoint.folder
         finished = "no batch" if checkpoint.last is None else f"batches up to {checkpoint.last}"
         return GapError(
-            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {finished}, "
-            "and has not planned the next one as it is in the table: it is an older copy, or files of it are missing",
+            f"the table has batches of this query up to {live}, but checkpoint {folder} has finished {finished}, and "
+            "its plan of the next batch is not the batch in the table: it is an older copy, or files of it are missing",
             hint=_OLDER_HINT,
         )
     return None
 
 
 def _ahead(state: LaneProgress, checkpoint: Checkpoint, first: int) -> GapError:
-    """The error for a checkpoint with finished batches that the lane does not have, from ``first`` on."""
+    """Return the error for a checkpoint with finished batches, from ``first`` on, that the lane does not have."""
     lane = state.lane
     batches = f"batch {first}" if first == checkpoint.last else f"batches {first} to {checkpoint.last}"
     if state.restored:
         what = f"the table was restored, or its stream undone: {batches} of this query in lane {lane!r}"
-        return GapError(f"{what} count as never sent, but checkpoint {checkpoint.folder} is past them", hint=GAP_HINT)
+        return GapError(f"{what} no longer count, but checkpoint {checkpoint.folder} has finished them", hint=GAP_HINT)
     what = f"checkpoint {checkpoint.folder} has finished {batches} of this query, but lane {lane!r} does not have them"
     return GapError(f"{what}: it may be an older copy of the table, or another table", hint=GAP_HINT)
 
 
 def _gap(state: LaneProgress, checkpoint: Checkpoint) -> int | None:
-    """The first batch that a checkpoint has finished and the table does not have; None if there is no such batch."""
+    """Return the first batch that a checkpoint has finished and the table does not have; None without such a batch."""
     live = state.batches.get(checkpoint.query_id)
     # A query that has not written to the lane may begin with any batch: it may have written to another lane before.
     first = state.rolled_back_from.get(checkpoint.query_id) if live is None else live + 1
@@ -265,18 +263,18 @@ def _is_behind(spark: SparkSession, state: LaneProgress, checkpoint: Checkpoint)
     if checkpoint.planned is None or not live <= checkpoint.planned <= live + 1:
         return True
     if checkpoint.query_id != state.query_id:
-        return False  # another query has written since, and only its position is known
+        return False  # another query has written later, and only its position is recorded
     planned_offsets = read_offsets(spark, checkpoint.folder, live)
     return bool(planned_offsets and state.source) and planned_offsets != state.source
 
 
 def _name_of(state: LaneProgress) -> str:
-    """Name of the state of a lane: the claim of its newest restore, and its last live commit."""
+    """Name the state of a lane by the claim of its newest restore and its last live commit."""
     return f"{state.fenced}-{state.last_commit}"
 
 
 def _kafka_offsets(source: Mapping[str, Any]) -> Recorded | None:
-    """The offsets that a commit recorded; None if its query did not read exactly one Kafka source."""
+    """Return the offsets that a commit recorded; None if its query did not read exactly one Kafka source."""
     recorded = source.get("offsets")
     if not isinstance(recorded, list) or len(recorded) != 1 or not isinstance(recorded[0], dict) or not recorded[0]:
         return None

@@ -1,6 +1,6 @@
-"""The sink: a stream of frames into one lane of a table, each batch exactly once.
+"""The sink: a streaming DataFrame into one lane of a table, each batch exactly once.
 
-    driver   Writer.begin((query id, batch))  ->  commit that is there: nothing to do
+    driver   Writer.begin((query id, batch))  ->  the commit, if the batch is committed already: nothing to do
                  |  ticket
     tasks    mapInArrow: weft.storage.write.write_task.write_rows, one log file a task (`weft.streams.write.sink_task`)
                  |  reports, a few kilobytes each
@@ -8,12 +8,12 @@
 
 1. **Exactly once.** Spark replays a batch with the same query id, number and input, and the lane records both. A crash
    before the commit leaves files that no entry names; after the commit, the replayed batch is not written again.
-2. **No shuffle, no second pass.** Tasks are those of the source. The order of rows in the commit is the order of the
-   partitions, in whatever order the tasks finish.
+2. **No shuffle, no second pass.** The tasks that read the source also write. The order of rows in the commit is the
+   order of the partitions, in whatever order the tasks finish.
 3. **A lane has one owner.** Starting a query claims the lane and fences the previous query, whose next batch fails with
    `Fenced`. The writer sends heartbeats while the query runs, and is closed when it ends.
-4. **Errors are raised early.** What the schema of the frame, the arguments and the checkpoint show is checked before
-   the lane is claimed. Errors in the data fail the query (`StreamingQuery.exception`).
+4. **Errors are raised early.** Arguments, the schema of the DataFrame and the checkpoint are checked before the lane is
+   claimed. Errors in the data fail the query (`StreamingQuery.exception`).
 5. **No gaps.** A query that was fenced by a restore, or whose checkpoint does not agree with the table, fails.
    `weft.streams.write.resume` finds where it can continue.
 """
@@ -70,8 +70,8 @@ from weft.streams.write.worker_deaths import run_despite_deaths
 BATCH_ROWS: Final = 65_536
 """Rows per Arrow batch from Spark to Python, if `spark.sql.execution.arrow.maxBytesPerBatch` allows."""
 LIST_BATCH_ROWS: Final = 4_096
-"""The same for frames with lists or maps: Spark asks for the size of a batch after each row, and Arrow Java then goes
-through all rows since the last one whose list is not null."""
+"""The same for DataFrames with lists or maps: Spark reads the size of a batch after each row, and Arrow Java then
+visits all rows since the last row whose list is not null."""
 _ARROW_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's local property with the query id of the checkpoint, which a restart does not change."""
@@ -126,7 +126,7 @@ def write_stream(
     on_commit: Callable[[CommitReport], None] | None = None,
     upkeep: Upkeep | None = None,
 ) -> StreamingQuery:
-    """Start a query that appends a streaming frame to a table.
+    """Start a query that appends a streaming DataFrame to a table.
 
     Args:
         df: Key columns, the columns of whole groups of the stream, optionally ``_op``, and optionally the hidden column
@@ -135,13 +135,13 @@ def write_stream(
         stream: A stream of its configuration.
         checkpoint: Folder of Spark's checkpoint, from which a restarted query continues.
         lane: Lane of this query; the name of the stream by default.
-        trigger: Interval between batches, in the form of a pipeline file (``500 ms``, ``2 seconds``) or of Spark. None:
-            the next batch begins as soon as one ends.
+        trigger: Interval between batches, in the form of a pipeline file (``500 ms``, ``2 seconds``) or of Spark. With
+            None the next batch begins as soon as one ends.
         once: Process what the source has now, then stop.
         dead_letter: Folder (path or fsspec URL) for messages that cannot be stored; by default
             ``<uri>_dead_letters/<lane>``, beside the table.
-        on_error: ``dead_letter``: such a message is stored there, and the rest of the batch is committed. ``stop``: the
-            first one ends the query, and nothing of its batch is committed.
+        on_error: With ``dead_letter`` such a message is stored there, and the rest of the batch is committed. With
+            ``stop`` the first such message ends the query, and nothing of its batch is committed.
         letter_limit: How many dead letters are accepted. A batch that exceeds it ends the query with
             `TooManyDeadLetters`, and nothing of it is committed.
         takeover: Allow this query to continue a lane in which another query (another checkpoint) has written.
@@ -150,16 +150,16 @@ def write_stream(
             partitions of the source, also while the query catches up. Every batch then advances the watermark of the
             stream (`weft.Table.watermarks`). Later events are stored like any other, and counted.
         resume: From `weft.resume_point`: continue where the live commits of the lane end, also after a restore or an
-            undo of the table. ``checkpoint`` and the frame's starting offsets must be those of the point.
+            undo of the table. ``checkpoint`` and the DataFrame's starting offsets must be those of the point.
         storage_options: Options of the fsspec file system.
         query_name: Spark's name of the query.
         on_commit: Called on the driver after every batch, replayed ones included. If it raises, the query fails. The
             restarted query replays the batch, which is not written again.
-        upkeep: Compaction in this process, and back-pressure (`weft.streams.write.upkeep`). None: neither.
+        upkeep: Compaction in this process, and back-pressure (`weft.streams.write.upkeep`); neither by default.
 
     Raises:
-        InvalidInput: An argument, a column or a type is wrong; or the frame keeps state (aggregation, deduplication,
-            join of streams) that the next start would not find. Nothing was started or claimed.
+        InvalidInput: An argument, a column or a type is wrong; or the DataFrame keeps state (aggregation,
+            deduplication, join of streams) that the next start would not find. Nothing was started or claimed.
         NotFound: There is no such table or stream.
         StoreUnavailable: The table or the folder for dead letters cannot be written to.
         Conflict: The lane belongs to another stream, or another query.
@@ -170,14 +170,14 @@ def write_stream(
     check_frame(df, streaming=True)
     if not isinstance(checkpoint, str) or not checkpoint:
         raise InvalidInput(
-            "checkpoint is missing", hint="give a folder that is kept when the query ends, another one for each query"
+            "checkpoint is missing", hint="give each query its own folder, which is kept when the query ends"
         )
     if resume is not None and (resume.checkpoint, resume.lane) != (checkpoint, lane or stream):
         raise InvalidInput(
-            f"the point to resume at is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
-            hint="pass its checkpoint and its lane",
+            f"the resume point is for checkpoint {resume.checkpoint!r} and lane {resume.lane!r}",
+            hint="pass the checkpoint and the lane of the resume point",
         )
-    within = checked_lateness(lateness)
+    within = check_lateness(lateness)
     table = Table.open(uri, storage_options=storage_options)
     check_columns(df, table, stream)
     spark = df.sparkSession
@@ -196,12 +196,12 @@ def write_stream(
         if resume is not None:
             resume.check(writer.source)
             if resume.abandoned is not None and folder is not None:
-                # The query before cannot commit this batch any more, and its messages are read again.
+                # The previous query cannot commit this batch any more, and its messages are read again.
                 DeadLetters(folder, *resume.abandoned, stream, writer.lane).discard_others(())
         keeper = stack.enter_context(upkeep_thread(upkeep, uri, storage_options, _seconds(trigger)))
         sink = _Sink(writer, stream, folder, checkpoint, on_commit, letter_limit, keeper)
         query = target.foreachBatch(sink).start()
-        # From here on `_Attend` closes the writer when the query ends; before, any error closes it.
+        # Until here the stack closes the writer after an error; from now on `_Attend` does when the query ends.
         end = stack.pop_all()
     _attend(spark, query, writer, end)
     return query
@@ -214,9 +214,9 @@ def _folder_for_errors(
     lane: str,
     storage_options: Mapping[str, Any] | None,
 ) -> ObjectStore | None:
-    """The folder of dead letters; None if the first message that cannot be stored ends the query."""
+    """Open the folder of dead letters; None if the first message that cannot be stored ends the query."""
     if on_error not in get_args(OnError):
-        raise InvalidInput(f"on_error: {on_error!r} is not known", hint=", ".join(get_args(OnError)))
+        raise InvalidInput(f"on_error: unknown value {on_error!r}", hint=f"use {' or '.join(get_args(OnError))}")
     if on_error == "stop":
         if dead_letter is not None:
             raise InvalidInput("dead_letter cannot be combined with on_error='stop'", hint="remove one of the two")
@@ -272,7 +272,7 @@ class _Sink:
         query_id = spark.sparkContext.getLocalProperty(_QUERY_ID)
         if not query_id:
             raise InvalidInput(
-                "Spark does not pass the id of the query to this thread", hint="do not set PYSPARK_PIN_THREAD to false"
+                "Spark does not pass the id of the query to this thread", hint="do not set PYSPARK_PIN_THREAD=false"
             )
         try:
             ticket = self._writer.begin((query_id, batch_id))
@@ -292,27 +292,27 @@ class _Sink:
             letters.discard_others({report.task for report in reports if report.letters})
         if letters is not None:
             self._count_letters(ticket, letters, reports)
-        # The offsets are for operators and for `weft.streams.write.resume`; Spark itself does not need them from here.
+        # The offsets are for users and for `weft.streams.write.resume`; Spark reads its own copy in the checkpoint.
         source = read_offsets(spark, self._checkpoint, batch_id)
         commit = self._writer.commit(ticket, [report.written for report in reports], source=source)
         if self._record is not None:
             tasks = [report.times for report in reports if report.times is not None]
-            what: dict[str, str | int] = {
+            attributes: dict[str, str | int] = {
                 "stream": self._stream,
                 "lane": commit.lane,
                 "batch": batch_id,
                 "commit": commit.seq,
                 "rows": commit.rows,
             }
-            self._record(BatchTimes(began, tasks_began, tasks_ended, time.time_ns(), tasks, what))
+            self._record(BatchTimes(began, tasks_began, tasks_ended, time.time_ns(), tasks, attributes))
         return commit, reports
 
     def _count_letters(self, ticket: WriteTicket, letters: DeadLetters, reports: Sequence[TaskReport]) -> None:
         """Count the dead letters of a batch before its commit.
 
         Raises:
-            TooManyDeadLetters: There are more than the limit. The log files of the batch are removed. Its letters
-                stay, for the user: a batch that runs again replaces them.
+            TooManyDeadLetters: There are more than the limit. The log files of the batch are removed. Its dead letters
+                stay, so that the user can look at them; a batch that runs again replaces them.
         """
         count = sum(report.letters for report in reports)
         rows = sum(file.file.rows for report in reports for file in report.written.files)
@@ -327,12 +327,12 @@ class _Sink:
 
 
 def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -> list[TaskReport]:
-    """Write a frame's rows; reports in the order of the partitions.
+    """Write the rows of a DataFrame, and return the reports of the tasks in the order of the partitions.
 
     Raises:
-        InvalidInput: A row cannot be stored. What the tasks wrote is removed.
+        InvalidInput: A row cannot be stored. The files that the tasks wrote are removed.
     """
-    # `mapInArrow` reads names of columns as expressions, in which dots and backquotes have a meaning.
+    # `mapInArrow` parses names of columns as expressions, in which dots and backquotes have a meaning.
     numbered = df.toDF(*(f"c{number}" for number in range(len(df.columns))))
     task = task_writer(ticket, letters, df.columns)
     with worker_hints():
@@ -349,7 +349,7 @@ def run_tasks(df: DataFrame, ticket: WriteTicket, letters: DeadLetters | None) -
 
 
 def set_batch_rows(df: DataFrame) -> None:
-    """Choose the rows of Arrow batches. The session is a copy for this query, so other queries are not affected."""
+    """Set the number of rows per Arrow batch. The session is a copy for this query, so it does not affect others."""
     spark, rows = df.sparkSession, int(df.sparkSession.conf.get(_ARROW_ROWS) or 0)
     if any(_has_lists(field.dataType) for field in df.schema if field.name != SOURCE):
         if not 0 < rows < LIST_BATCH_ROWS:
@@ -371,20 +371,20 @@ class _Attend(StreamingQueryListener):
         self._spark, self._run_id, self._writer, self._end = spark, run_id, writer, end
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Spark calls this after a batch, and if there was none. Sends a heartbeat of the writer."""
+        """Send a heartbeat of the writer. Spark calls this after a batch, and regularly without batches."""
         if str(event.progress.runId) == self._run_id:
             self._writer.heartbeat()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Spark calls this if there was no message for some seconds."""
+        """Send a heartbeat of the writer. Spark calls this if there was no message for some seconds."""
         if str(event.runId) == self._run_id:
             self._writer.heartbeat()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Spark calls this when a query ends. Closes the writer if it is the query of this run."""
+        """Close the writer if its query has ended. Spark calls this when any query ends."""
         if str(event.runId) == self._run_id:
             self.close()
 
@@ -402,7 +402,7 @@ def _attend(spark: SparkSession, query: StreamingQuery, writer: Writer, end: con
 
 
 def _seconds(trigger: str | None) -> float:
-    """The trigger interval in seconds; a second if there is none, or only Spark can parse it."""
+    """Return the trigger interval in seconds; 1 if there is none, or if only Spark can parse it."""
     try:
         return parse_duration(trigger)
     except ValueError:
@@ -419,22 +419,23 @@ def _stream_writer(
         return target.trigger(availableNow=True)
     if trigger is None:
         return target
-    # Spark does not parse "500 ms", but it parses forms that a pipeline file does not have.
+    # Spark does not parse "500 ms", but it parses forms that are not allowed in a pipeline file.
     with contextlib.suppress(ValueError):
         trigger = f"{round(parse_duration(trigger) * 1000)} milliseconds"
     try:
         return target.trigger(processingTime=trigger)
     except PySparkException as error:
         raise InvalidInput(
-            f"trigger {trigger!r} is not an interval: {error}", hint="for example '500 ms', '2 seconds' or '1 minute'"
+            f"trigger {trigger!r} is not an interval: {error}",
+            hint="use e.g. '500 ms', '2 seconds' or '1 minute'",
         ) from None
 
 
-def checked_lateness(lateness: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
-    """Check a lateness; None stays None.
+def check_lateness(lateness: str | int | dt.timedelta | None) -> int | dt.timedelta | None:
+    """Parse a lateness; None stays None.
 
     Raises:
-        InvalidInput: It is neither a duration nor an integer.
+        InvalidInput: The value is neither a duration nor an integer.
     """
     if lateness is None:
         return None
@@ -445,28 +446,28 @@ def checked_lateness(lateness: str | int | dt.timedelta | None) -> int | dt.time
 
 
 def check_frame(df: DataFrame, *, streaming: bool) -> None:
-    """Check that the frame can be written from this process, and that it is a stream or not as expected.
+    """Check that a DataFrame can be written from this process, and that it is a stream if ``streaming``, else not.
 
     Raises:
-        InvalidInput: The frame belongs to a Spark Connect session, or is (not) a stream.
+        InvalidInput: The DataFrame belongs to a Spark Connect session, or is (not) a stream.
     """
     if not isinstance(df, ClassicDataFrame):
         raise InvalidInput(
-            "the frame belongs to a Spark Connect session",
-            hint="the writer runs in the driver: run the job there, with a classic SparkSession",
+            "the DataFrame belongs to a Spark Connect session",
+            hint="use a classic SparkSession in the driver, where the writer runs",
         )
     if df.isStreaming != streaming:
         raise InvalidInput(
-            "the frame is not a stream" if streaming else "the frame is a stream",
+            "the DataFrame is not a stream" if streaming else "the DataFrame is a stream",
             hint="use write_batch" if streaming else "use write_stream",
         )
 
 
 def check_columns(df: DataFrame, table: Table, stream: str) -> None:
-    """Check the columns of the frame with an empty batch.
+    """Check the columns of a DataFrame with an empty batch.
 
     Raises:
-        InvalidInput: A column is missing, unknown, or of a type that the table's column does not take.
+        InvalidInput: A column is missing or unknown, or its type does not fit the table's column.
         NotFound: The table has no such stream.
     """
     schema = table.schema
@@ -477,7 +478,7 @@ def check_columns(df: DataFrame, table: Table, stream: str) -> None:
             if column.dataType.simpleString() not in {kind.simpleString() for kind in SOURCE_TYPES}:
                 raise InvalidInput(
                     f"column {SOURCE!r} does not have the type that decode_messages gives it",
-                    hint="keep the column as it is, or drop it",
+                    hint="do not change the column, or drop it",
                 )
             continue
         try:

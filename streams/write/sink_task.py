@@ -1,9 +1,9 @@
-"""The task that writes rows, in Spark's Python workers: takes rows, writes log files, returns a small report.
+"""The task that writes rows, in Spark's Python workers: it reads rows, writes log files and returns a small report.
 
 A worker imports this module before it reads its first row, so it must not import Spark's SQL layer.
 
 1. Rows stay in Arrow. Python objects are made only for refused rows.
-2. A task has about `weft.storage.environment.Tuning.log_file_bytes` of rows in memory, whatever the size of its
+2. A task keeps about `weft.storage.environment.Tuning.log_file_bytes` of rows in memory, whatever the size of its
    partition.
 3. Input that cannot be stored is *reported* and not raised, because Spark would repeat the task with the same result.
    Other errors, such as a store that does not answer, are raised, so that Spark repeats the task.
@@ -32,9 +32,9 @@ from weft.streams.write.dead_letter import IGNORED, SOURCE, DeadLetterFile, Dead
 REPORT: Final = pa.schema([pa.field("report", pa.binary())])
 REPORT_TYPE: Final = "report binary"
 
-_LETTERS_AT_ONCE: Final = 1_000  # number of refused rows that are converted to Python objects at a time
+_LETTERS_AT_ONCE: Final = 1_000  # number of refused rows that are Python objects at the same time
 HINT: Final = (
-    "set dead_letter to a folder, without on_error: stop; such messages are then kept there with the reason,"
+    "set dead_letter to a folder and remove on_error: stop; such messages are then kept there with the reason,"
     " and the others are stored"
 )
 """Hint for ``on_error="stop"`` and for `write_batch` without a folder for dead letters."""
@@ -65,12 +65,12 @@ TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def task_writer(ticket: WriteTicket, letters: DeadLetters | None, columns: Sequence[str]) -> TaskFunction:
-    """The function for `DataFrame.mapInArrow`: yields one row, a pickled `TaskReport`; none for an empty partition.
+    """Return a function for `DataFrame.mapInArrow`, which yields one row with a pickled `TaskReport`.
 
     Args:
         ticket: As in `write_task`.
         letters: As in `write_task`.
-        columns: Names of the columns, in the order of the frame, whose own names do not matter.
+        columns: Names of the columns, in the order of the DataFrame; its own names are not used.
     """
     names = list(columns)
 
@@ -91,7 +91,7 @@ def write_task(
 
     Args:
         ticket: From `weft.storage.write.writer.Writer.begin`.
-        letters: Dead letters of the batch; without it the first refused message ends the task.
+        letters: Dead letters of the batch; if None, the first refused message ends the task.
         task: Number of the partition; it orders the rows of the batch.
         batches: Columns of the stream, and optionally `SOURCE`.
     """
@@ -99,9 +99,9 @@ def write_task(
     count = tombstones = 0
     clock = TaskClock()
     try:
-        # If an exception leaves the block, no file of letters is written: the whole batch fails.
+        # An exception within the block leaves no file of letters: the whole batch fails.
         with letters.open(task) if letters is not None else contextlib.nullcontext() as file:
-            for chunk in _chunks(clock.reading(batches), ticket.env.tuning.log_file_bytes):
+            for chunk in _chunks(clock.time_reading(batches), ticket.env.tuning.log_file_bytes):
                 rows_to_write = _without_ignored(chunk)
                 tombstones += len(chunk) - len(rows_to_write)
                 parts.append(_write_chunk(ticket, rows_to_write, task, file))
@@ -126,7 +126,7 @@ def _chunks(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]
 
 
 def _without_ignored(chunk: pa.Table) -> pa.Table:
-    """The rows of a chunk without ignored tombstones."""
+    """Return the rows of a chunk without ignored tombstones."""
     if SOURCE not in chunk.schema.names:
         return chunk
     ignored = pc.equal(pc.struct_field(chunk.column(SOURCE), "reason"), IGNORED).fill_null(False)
@@ -165,13 +165,13 @@ def _refuse(
     reasons: Sequence[str],
     file: DeadLetterFile | None,
 ) -> None:
-    """Write rows to the dead letters; without these, raise for the first.
+    """Write bad rows to the dead letters; if there is no file, raise the reason of the first bad row.
 
     Args:
         rows: Columns of the stream, n rows.
-        sources: `SOURCE` of these rows, if the frame has it.
+        sources: `SOURCE` of these rows, if the DataFrame has it.
         bad_rows: Numbers of the bad rows, ascending.
-        reasons: One for each bad row.
+        reasons: One reason for each bad row.
         file: The file of dead letters.
     """
     row_indexes = pa.array(bad_rows)
@@ -182,7 +182,7 @@ def _refuse(
             f"{name} {source[name]}" for name in ("topic", "partition", "offset") if source.get(name) is not None
         )
         raise InvalidInput(f"a message cannot be stored ({where or 'of unknown position'}): {reasons[0]}", hint=HINT)
-    # Batch by batch, so that a million refused messages are not a million Python objects at once.
+    # In parts, so that a million refused messages are not a million Python objects at the same time.
     for start in range(0, len(row_indexes), _LETTERS_AT_ONCE):
         part = row_indexes.slice(start, _LETTERS_AT_ONCE)
         values = _as_objects(rows.take(part)) if sources is None else [{}] * len(part)

@@ -1,8 +1,8 @@
-"""Finds out whether a streaming frame keeps state between batches, and checks where that state would be stored.
+"""Determines whether a streaming DataFrame keeps state between batches, and checks where Spark would store that state.
 
-Aggregations, deduplication, joins of two streams and limits are stateful. Spark stores their state below the folder of
-the checkpoint, and tasks write it: on a cluster every executor must reach that folder, and the state must still be
-there when the query is started again. The table does not have it.
+Aggregations, deduplication, joins of two streams and limits are stateful. Spark's tasks write their state below the
+folder of the checkpoint: on a cluster every executor must reach that folder, and the state must still exist when the
+query is started again. The table does not contain it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATEFUL: Final = re.compile(
 
 
 def stateful_operator(df: DataFrame) -> str | None:
-    """Name of a stateful operator of a streaming frame, as Spark's analysed plan calls it; None if there is none."""
+    """Return the name of a stateful operator in Spark's analysed plan of a streaming DataFrame; None without any."""
     plan: Any = df._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
     return next(_stateful_nodes(plan), None)
 
@@ -41,10 +41,10 @@ def _stateful_nodes(node: Any) -> Iterator[str]:
 
 
 def check_state(df: DataFrame, checkpoint: str, *, anew: bool) -> None:
-    """Check that a stateful frame finds its state again; does nothing for other frames.
+    """Check that a stateful DataFrame finds its state again after a restart; others pass.
 
     Args:
-        df: The frame.
+        df: The DataFrame.
         checkpoint: Folder of the query's checkpoint.
         anew: Whether the query leaves its checkpoint, and begins with a new one (`weft.streams.write.resume`).
 
@@ -57,8 +57,8 @@ def check_state(df: DataFrame, checkpoint: str, *, anew: bool) -> None:
         return
     if anew:
         raise InvalidInput(
-            f"the frame keeps state ({operator}), which is in the old checkpoint and not in the table",
-            hint="bring that checkpoint back; or, if the state may begin empty, start a new query with a new "
+            f"the DataFrame keeps state ({operator}), which is in the old checkpoint and not in the table",
+            hint="restore that checkpoint; or, if the state may begin empty, start a new query with a new "
             "checkpoint, explicit starting offsets, and takeover=True",
         )
     spark, context = df.sparkSession, df.sparkSession.sparkContext
@@ -67,21 +67,21 @@ def check_state(df: DataFrame, checkpoint: str, *, anew: bool) -> None:
 
 
 def refuse_local_state(operator: str, master: str, checkpoint: str, scheme: str) -> None:
-    """Refuse a local folder for the state of a cluster. One that is given with ``file:`` may be on a mounted share.
+    """Refuse a local folder for the state of a cluster. A path with ``file:`` is accepted: it may be a mounted share.
 
     Args:
         operator: Name of the stateful operator.
         master: Spark's master.
-        checkpoint: Folder of the checkpoint, as given.
-        scheme: Of the file system that Hadoop finds for it.
+        checkpoint: Folder of the checkpoint, as the caller named it.
+        scheme: Scheme of Hadoop's file system for the folder.
 
     Raises:
         InvalidInput: The folder is on a local disk, and tasks run on other machines.
     """
     if scheme == "file" and not checkpoint.startswith("file:") and not is_local(master):
         raise InvalidInput(
-            f"the frame keeps state ({operator}), which executors store below checkpoint {checkpoint}: on a local disk "
-            f"each machine of {master} would have another part of it",
+            f"the DataFrame keeps state ({operator}), which executors store below checkpoint {checkpoint}: on a local "
+            f"disk each machine of {master} would have another part of it",
             hint="give a checkpoint on a store that the driver and all executors reach, such as s3a:// or hdfs:// (for "
-            "a mounted share a path that starts with file:)",
+            "a mounted share use a path that starts with file:)",
         )

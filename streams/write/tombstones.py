@@ -1,7 +1,7 @@
 """Tombstones: messages without a value. How a writer handles them, and how the Kafka key names the row to delete.
 
-In a compacted topic a null value deletes its key. Debezium also sends one after every delete event, only so that the
-topic removes the key. There are three ways to handle them; the first is the default:
+In a compacted topic a null value deletes its key. Debezium also sends a tombstone after every delete event, only so
+that the topic removes the key. There are three ways to handle tombstones; the first is the default:
 
     ignore        the message is skipped, and counted
     delete        the message is decoded from its key, and deletes that row
@@ -9,12 +9,12 @@ topic removes the key. There are three ways to handle them; the first is the def
 
 With ``delete`` the message has the fields of its key, all other fields are NULL, and ``_op`` is ``delete``. `select`
 and `where` are applied as to any other message, with two differences. `where` drops a tombstone only if the condition
-is false, not if it is unknown because fields are missing, so that no delete is lost by accident. And an ordering column
+is false, not if it is NULL because fields are missing, so that no delete is lost by accident. And an ordering column
 needs an expression that has a value for tombstones, for example ``coalesce(ts, _kafka.timestamp)``.
 
-Unless it has another format, a key is a JSON object, a single value (a JSON value, or any text for a string), or either
-of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. It names a row, so nothing of it is
-changed: a text keeps its spaces, and a number with more digits than its type has is not a key.
+Unless the key has another format, it is a JSON object, a single value (a JSON value, or any text for a string), or
+either of them in the envelope ``{"schema": ..., "payload": ...}`` of Kafka Connect. It identifies a row, so it is not
+changed: a text keeps its spaces, and a number with more digits than its type is not a valid key.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ NO_KEY: Final = "the message has no value (a tombstone), and its key does not na
 
 
 def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFormat | None) -> DataFrame:
-    """The rows with their key, `DECODED_KEY`, NULL if it cannot be decoded, and `KEY_REASON`: why it cannot.
+    """Add the columns `DECODED_KEY`, NULL if the key cannot be decoded, and `KEY_REASON`, the reason for that.
 
     Args:
-        rows: From a source.
+        rows: Rows of a source.
         raw: The key of a row; NULL if it is not needed.
         key: Fields of the key.
-        key_format: Its format; None: JSON, see above, whose `KEY_REASON` is always NULL.
+        key_format: Format of the key. None for the JSON forms above, with which `KEY_REASON` is always NULL.
     """
     if key_format is None:
 
@@ -51,9 +51,9 @@ def add_key(rows: DataFrame, raw: Column, key: StructType, key_format: MessageFo
 
         return rows.select("*", F.inline(F.transform(F.array(read_json(raw, key, is_key=True)), read)))
 
-    def judged(parsed: Column) -> Column:
+    def decode(parsed: Column) -> Column:
         reason = F.when(raw.isNotNull(), key_format.reason(parsed, raw, key)).cast("string")
         key_value = F.when(raw.isNotNull() & reason.isNull(), key_format.message(parsed))
         return F.struct(key_value.alias(DECODED_KEY), reason.alias(KEY_REASON))
 
-    return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), judged)))
+    return rows.select("*", F.inline(F.transform(F.array(key_format.parse(raw, key)), decode)))

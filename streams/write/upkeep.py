@@ -1,15 +1,15 @@
 """Upkeep of a table by its writer: compaction in the process of the writer, and back-pressure.
 
-A thread looks at the table after commits, at most once in a given time, with a table object of its own. So neither a
+A thread looks at the table after commits, with its own table object and with pauses between the looks. So neither a
 slow store nor a long merge delays a batch:
 
-- **Compaction** (``compaction: inline`` of a pipeline file) does what is due, and only file groups that are small
-  enough: a step is planned to take at most a share of the trigger interval, and after each step the thread rests, so
-  that it works for at most this share of the time.
-- **Back-pressure** (`weft.streams.write.back_pressure`): the sink waits before a batch for as long as the last look
-  says.
+- **Compaction** (``compaction: inline`` of a pipeline file) compacts file groups that are due and small enough: a step
+  is planned to take at most a share of the trigger interval, and after each step the thread rests, so that it works for
+  at most this share of the time.
+- **Back-pressure** (`weft.streams.write.back_pressure`): the sink waits before a batch, for the time that the last look
+  determined.
 
-A failure is reported, and the next look is later. It never fails the writer.
+A failure is reported, and the next look comes later. It never fails the writer.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from weft.streams.pipeline.run.stop_signal import StopSignal
 
 MIB: Final = 1024 * 1024
-FIRST_RATE: Final = 32 * MIB  # stored bytes a second, until it was measured
+FIRST_RATE: Final = 32 * MIB  # stored bytes per second, until the rate is measured
 MIN_TASK_BYTES: Final = MIB
-MEMORY_BYTES: Final = 512 * MIB  # of a step, by estimate, unless the section says so
+MEMORY_BYTES: Final = 512 * MIB  # estimated memory of a step, unless the section sets it
 MAX_PAUSE_SECONDS: Final = 300.0
-CLOSE_SECONDS: Final = 5.0  # the process ends soon after; a compaction that goes on is like a killed one
-WAIT_SECONDS: Final = 0.2  # a wait before a batch notices within this time that it may end
+CLOSE_SECONDS: Final = 5.0  # the process ends soon after; an unfinished compaction is like a killed one
+WAIT_SECONDS: Final = 0.2  # a wait before a batch checks this often whether it should end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class Upkeep:
     """Settings of a writer's upkeep.
 
     Attributes:
-        compaction: None: it does not compact.
-        back_pressure: None: it never slows down.
-        tell: Called with a line for the status of the writer whenever it changes; empty if there is nothing to say.
+        compaction: Settings of compaction; None if the writer does not compact.
+        back_pressure: Settings of back-pressure; None if the writer is never slowed down.
+        tell: Called with a line for the status of the writer whenever the line changes; it may be empty.
         slowed: With back-pressure, called after each look with the wait before each batch in seconds, and the cost of a
             read; (0, None) if the look failed.
         waited: Called after a wait before a batch with its duration in seconds.
-        stopping: Whether the writer has to stop: then no batch waits.
+        stopping: Returns whether the writer has to stop; then no batch waits.
     """
 
     compaction: CompactionSection | None = None
@@ -77,7 +77,7 @@ class Upkeep:
 
 
 def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkeep:
-    """Upkeep by the writers of a pipeline, shown in the status and the log of one of them."""
+    """Return the upkeep of a writer of a pipeline, which reports to the status and the log of the writer."""
 
     def tell(line: str) -> None:
         reporter.update(note=line)
@@ -101,15 +101,15 @@ def upkeep_of(pipeline: Pipeline, reporter: Reporter, stop: StopSignal) -> Upkee
 
 
 class UpkeepThread:
-    """The thread. A context manager; `committed` and `wait_before_batch` are called by the sink."""
+    """The thread, as a context manager; the sink calls `committed` and `wait_before_batch`."""
 
     def __init__(
         self, upkeep: Upkeep, uri: str, storage_options: Mapping[str, Any] | None, trigger_seconds: float
     ) -> None:
-        """Read nothing yet.
+        """Remember the settings; the thread starts with the block.
 
         Args:
-            upkeep: What to do; compaction or back-pressure.
+            upkeep: Settings; at least compaction or back-pressure.
             uri: The table.
             storage_options: Options of its store.
             trigger_seconds: Time between two batches.
@@ -137,7 +137,7 @@ class UpkeepThread:
         self._thread.join(CLOSE_SECONDS)
 
     def committed(self) -> None:
-        """Look at the table again, as soon as it may be looked at."""
+        """Request another look at the table, after the present pause."""
         self._news.set()
 
     def wait_before_batch(self) -> None:
@@ -150,7 +150,7 @@ class UpkeepThread:
             if remaining_seconds <= 0:
                 break
             self._stop.wait(min(remaining_seconds, WAIT_SECONDS))
-        with contextlib.suppress(OSError):  # a status that cannot be sent fails no batch
+        with contextlib.suppress(OSError):  # an unsent status must not fail the batch
             self._upkeep.waited(time.monotonic() - began)
 
     def _run(self) -> None:
@@ -192,7 +192,7 @@ class UpkeepThread:
         self._slow_down(delay_seconds(settings, cost, self._trigger), cost)
         self._say(slow=describe_delay(settings, cost, self._delay) if self._delay else "")
         if self._delay:
-            self._news.set()  # look again, although writers commit less often
+            self._news.set()  # look again even without a commit, since writers commit less often now
 
     def _slow_down(self, delay: float, cost: ReadCost | None) -> None:
         self._delay = delay
@@ -201,12 +201,12 @@ class UpkeepThread:
                 self._upkeep.slowed(delay, cost)
 
     def _step_bytes(self, settings: CompactionSection) -> int:
-        """Stored bytes that a step may read."""
+        """Return the stored bytes that a step may read."""
         expected_bytes = int(self._rate * settings.share * self._trigger)
         return min(max(MIN_TASK_BYTES, expected_bytes), (settings.memory or MEMORY_BYTES) // UNPACKED)
 
     def _compact(self, table: Table, settings: CompactionSection, limit: int) -> bool:
-        """Do what is due, in small steps; returns whether anything was due."""
+        """Compact and fold what is due, in small steps; returns whether anything was due."""
         large: dict[FileGroup, int] = {}
 
         def fits(file_slice: FileSlice) -> bool:
@@ -233,7 +233,7 @@ class UpkeepThread:
         return bool(compaction.bytes or fold.bytes)
 
     def _finish(self, work: PlannedWork[Any], share: float) -> Any:
-        """Run work step by step, and rest after each; returns its result, None if the writer ends first."""
+        """Run work step by step, and rest after each step; returns its result, None if the writer ends first."""
         while True:
             began = time.monotonic()
             try:
@@ -251,7 +251,7 @@ class UpkeepThread:
         before = self._line()
         self._lines.update(lines)
         if self._line() != before:
-            with contextlib.suppress(OSError):  # a status that cannot be sent is not a failure of the work
+            with contextlib.suppress(OSError):  # an unsent status must not fail the work
                 self._upkeep.tell(self._line())
 
     def _line(self) -> str:
@@ -262,7 +262,7 @@ class UpkeepThread:
 def upkeep_thread(
     upkeep: Upkeep | None, uri: str, storage_options: Mapping[str, Any] | None, trigger_seconds: float
 ) -> Iterator[UpkeepThread | None]:
-    """The running thread; None if there is nothing to do."""
+    """Run the thread during the block; the value is None if there is nothing to do."""
     if upkeep is None or (upkeep.compaction is None and upkeep.back_pressure is None):
         yield None
         return

@@ -1,7 +1,7 @@
-"""Runs the Spark job of a batch again after a Python worker has died, and then looks for the message that ended it.
+"""Runs the Spark job of a batch again after a Python worker has died, and then isolates the message that killed it.
 
-Spark repeats a task on a cluster, but not in a local session, and fails the job in the end. Without this the same batch
-would be tried again until the writer is given up: one message would stop a stream.
+Spark repeats a task on a cluster, but not in a local session, and eventually fails the job. Without this module the
+same batch would be tried again until the supervisor gives up on the writer: one message would stop a stream.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from weft.streams.spark.java_causes import java_causes
 T = TypeVar("T")
 
 MAX_DEATHS: Final = 2
-"""Jobs that lose a worker before their messages are decoded in processes of their own. A single one may have been
+"""Number of jobs that lose a worker before messages are decoded in separate processes. A single worker may have been
 killed for lack of memory."""
 _DIED: Final = "Python worker exited unexpectedly"
-"""Beginning of the message of Spark's exception, which has no class or condition of its own."""
+"""Beginning of the message of Spark's exception, which has neither a specific class nor an error condition."""
 _log: Final = logging.getLogger("weft")
 
 
 def run_despite_deaths(context: SparkContext, job: Callable[[], T]) -> T:
-    """Run a job that decodes messages; a message that ends its worker becomes undecodable.
+    """Run a job that decodes messages; a message that kills its worker becomes undecodable.
 
     Args:
         context: The context of the job.
-        job: Runs it. Running it again replaces what it has done before.
+        job: Runs the job. A second run replaces the results of the first.
 
     Raises:
-        Exception: What the job raises, unless workers died; or if they die for another reason than a message.
+        Exception: The error of the job, unless workers died; or if they die for another reason than a message.
     """
     for _ in range(MAX_DEATHS):
         try:
@@ -42,7 +42,7 @@ def run_despite_deaths(context: SparkContext, job: Callable[[], T]) -> T:
             if not any(cause.message.startswith(_DIED) for cause in java_causes(error)):
                 raise
             _log.warning("a Python worker of Spark has died; its batch is tried again")
-    _log.warning("workers have died %d times: messages are decoded in processes of their own", MAX_DEATHS)
+    _log.warning("workers have died %d times: messages are decoded in separate processes", MAX_DEATHS)
     context.setLocalProperty(ISOLATE, "true")
     try:
         return job()

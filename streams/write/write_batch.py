@@ -1,19 +1,19 @@
-"""`write_batch`: writes one frame as one commit.
+"""`write_batch`: writes a DataFrame as one commit.
 
-Which lane it uses, and how long the lane holds back the watermark of its stream:
+The arguments determine the lane, and how long the lane holds back the watermark of its stream:
 
     neither lane nor batch   one of the stream's lanes for batches, until the job ends (`weft.Table.batch_writer`)
-    batch=(query id, n)      the lane of the query id, so that a batch that is sent again is found there; it stays in
-                             use for the next number; close it with `Table.close_lane` after the last batch, or let a
-                             clean close those that are silent (``close_after``)
+    batch=(query id, n)      the lane of the query id, so that a repeated batch is found there. The lane stays in use
+                             for the next number; close it with `Table.close_lane` after the last batch, or let
+                             cleaning close silent lanes (``close_after``)
     lane=                    that lane; it stays in use until the caller closes it
 
 A job that was killed leaves its lane in use: ``weft show URI streams`` shows it as silent, and ``weft fence URI LANE``
 finishes a lane for batches, as cleaning does after a day.
 
-A query id whose lane is closed is never written to again: a batch of it is refused with Conflict, also long after
-cleans have retired the lane (storage/PROTOCOL.md, C6). So a batch is applied at most once however late it is sent
-again, and found as committed (``replayed``) as long as the lane is open.
+The lane of a query id that was closed is never written to again: a batch of it is refused with Conflict, also long
+after cleaning has retired the lane (storage/PROTOCOL.md, C6). So a batch is applied at most once, however late it is
+repeated; while the lane is open, a repeated batch returns its commit (``replayed``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from weft.storage.errors import CommitUnknown, Conflict, Fenced, GapError, Inval
 from weft.storage.write.write_task import Batch
 from weft.streams.write.dead_letter import DeadLetters, open_dead_letters
 from weft.streams.write.repeated_call import call_every
-from weft.streams.write.sink import check_columns, check_frame, checked_lateness, run_tasks
+from weft.streams.write.sink import check_columns, check_frame, check_lateness, run_tasks
 
 _STREAM_LETTERS: Final = 40  # letters of the stream's name in the name of the lane, which has at most 64
 _ID_LETTERS: Final = 16  # 64 bits of a digest
@@ -52,7 +52,7 @@ def write_batch(
     storage_options: Mapping[str, Any] | None = None,
     dead_letter: str | None = None,
 ) -> Commit:
-    """Append a frame that is not a stream, as one commit: a backfill or a correction beside live writers.
+    """Append a DataFrame that is not a stream as one commit: a backfill or a correction beside live writers.
 
     Without ``batch`` every call appends. With it a repeated call has no effect, for example in ``foreachBatch``, where
     Spark repeats a batch after a crash::
@@ -64,18 +64,18 @@ def write_batch(
         df: As for `weft.write_stream`.
         uri: The table.
         stream: A stream of its configuration.
-        batch: (query id, number): makes the call idempotent. The id is a text that no other query of this table uses.
-            Numbers begin anywhere and then increase by one, so batches without rows are committed, too. A job that
-            uses the query id of a running one fences it. Once the lane of the id is closed, its batches are refused.
-        lane: Name of the lane. By default a job without ``batch`` uses a lane that no other job is in, and a query id
-            has a lane of its own. Never name the lane of a running query: claiming it fences that query.
-        lateness: As for `weft.write_stream`, from one batch of the lane to the next: rows of one batch never make
-            each other late. The watermark of the stream does not go beyond that of an open lane.
+        batch: (query id, number), which makes the call idempotent. The id is a text that no other query of this table
+            uses. Numbers begin anywhere and increase by one, so write batches without rows, too. A job that uses the
+            query id of a running job fences it. When the lane of the id is closed, its batches are refused.
+        lane: Name of the lane. By default a job without ``batch`` uses a lane that no other job uses, and each query id
+            has its own lane. Never name the lane of a running query: claiming it fences that query.
+        lateness: As for `weft.write_stream`, from one batch of the lane to the next: rows never make others of the same
+            batch late. The watermark of the stream does not advance beyond that of an open lane.
         storage_options: Options of the fsspec file system.
-        dead_letter: Folder for messages that cannot be stored. Without it the first of them is an error.
+        dead_letter: Folder for messages that cannot be stored. Without it the first such message is an error.
 
     Returns:
-        The commit; ``replayed`` if the batch was committed before, and nothing was written.
+        The commit. Its ``replayed`` is true if the batch was committed before; then nothing was written.
 
     Raises:
         InvalidInput, NotFound, StoreUnavailable, Conflict: As for `weft.write_stream`; nothing was written.
@@ -86,7 +86,7 @@ def write_batch(
     """
     check_frame(df, streaming=False)
     _check_batch(batch)
-    within = checked_lateness(lateness)
+    within = check_lateness(lateness)
     table = Table.open(uri, storage_options=storage_options)
     check_columns(df, table, stream)
     folder = None if dead_letter is None else open_dead_letters(dead_letter, table.uri, storage_options)
@@ -115,10 +115,10 @@ def write_batch(
 
 
 def lane_for(stream: str, query_id: str) -> LaneName:
-    """The name of the lane of a query id.
+    """Return the name of the lane of a query id.
 
     Args:
-        stream: Name of the stream. Only its first letters are in the name of the lane.
+        stream: Name of the stream, whose first letters begin the name of the lane.
         query_id: Any text. The same id gives the same lane, different ids give different lanes.
     """
     digest = hashlib.sha256(json.dumps([stream, query_id]).encode()).hexdigest()
@@ -142,7 +142,7 @@ def _check_batch(batch: Batch | None) -> None:
         query_id, number = batch
         if isinstance(query_id, str) and query_id and type(number) is int and number >= 0:
             return
-    raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='for example ("orders-query", 7)')
+    raise InvalidInput(f"batch {batch!r} is not (query id, number)", hint='give for example ("orders-query", 7)')
 
 
 @contextlib.contextmanager
@@ -162,8 +162,8 @@ def _explain_hints(query_id: str | None) -> Iterator[None]:
             raise
         raise CommitUnknown(
             error.message,
-            hint="weft show URI timeline shows whether it exists. With batch=(query id, number) a call can be "
-            "repeated: a batch is never applied twice",
+            hint="see whether weft show URI timeline lists it. With batch=(query id, number) a call can be repeated: "
+            "a batch is never applied twice",
         ) from None
     except GapError as error:
         raise GapError(
@@ -174,5 +174,5 @@ def _explain_hints(query_id: str | None) -> Iterator[None]:
         if query_id is None:
             raise
         raise Conflict(
-            error.message, hint="leave lane out, or use another query id for this query, which then gets another lane"
+            error.message, hint="leave out lane, or use another query id, which then gets another lane"
         ) from None

@@ -2,7 +2,7 @@
 
     python -m weft.streams.write.writer_job PIPELINE WRITER [--once] [--http [ADDRESS:]PORT]
 
-WRITER may also be the name of the compaction service, which is a Spark application then
+WRITER may also be the name of the compaction service, if that is a Spark application
 (`weft.streams.write.cluster_job`). `weft.streams.pipeline.run.supervisor` starts the process;
 `weft.streams.pipeline.run.error_kinds` defines its exit codes. Started without a supervisor (spark-submit, the Spark
 operator) it serves its metrics itself, with ``--http``. On SIGTERM the current batch is finished if that takes at most
@@ -65,8 +65,8 @@ _NETWORK: Final = frozenset(
         "org.apache.kafka.common.errors.TimeoutException",
     }
 )
-"""Classes of exceptions of the JVM if a store or broker that Spark accesses (for example for its checkpoint) does not
-answer. Their superclasses also have other errors: a socket may belong to a Python worker that has died."""
+"""JVM exceptions that mean that a store or broker that Spark accesses (for example for its checkpoint) does not answer.
+Their superclasses also include other errors, such as those of the socket of a Python worker that has died."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -133,7 +133,7 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
         )
         if is_outage(failure) and pipeline is not None:
             outages.report_outage(unreachable(failure, pipeline, options.writer), describe(failure))
-        # A run that ends by itself has waited for the topic as long as it may.
+        # A run with --once has already waited for the topic as long as it may.
         return Ending.REFUSED if options.once and isinstance(failure, TopicMissing) else ending_of(failure)
     if stop:
         reporter.update(lag=None, complete_at_ms=None)  # the batch in flight may have been abandoned
@@ -142,7 +142,7 @@ def _report_run(options: argparse.Namespace, reporter: Reporter, stop: StopSigna
 
 
 def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
-    """The writer of that name.
+    """Return the writer with a name.
 
     Raises:
         InvalidInput: There is no such writer.
@@ -150,11 +150,11 @@ def _find_writer(pipeline: Pipeline, name: str) -> WriterSpec:
     from weft.storage.errors import InvalidInput
     from weft.streams.pipeline.run.run import CLEAN, PUBLISH, TTL
 
-    for service, what in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
+    for service, work in ((CLEAN, "cleaning"), (TTL, "the time to live"), (PUBLISH, "publishing")):
         if name == pipeline.service_name(service):
             raise InvalidInput(
-                f"{what} is not a Spark application: it needs no executors",
-                hint=f"weft run {pipeline.path} --only {name}",
+                f"{work} is not a Spark application: it needs no executors",
+                hint=f"run it with weft run {pipeline.path} --only {name}",
             )
     return pipeline.writer(name)
 
@@ -214,9 +214,9 @@ def _run(
 
 
 def _finish_lane(pipeline: Pipeline, writer: WriterSpec, query_id: str) -> None:
-    """Say that the writer has read everything: its lane does not hold back the watermark of its stream any more.
+    """Finish the lane after the writer has read everything, so that it does not hold back the watermark of its stream.
 
-    The next run continues the lane. A run that was stopped has not read everything, and leaves its lane as it is.
+    The next run continues the lane. A run that was stopped has not read everything, and does not finish its lane.
     """
     from weft.storage import Table
 
@@ -227,7 +227,7 @@ def _finish_lane(pipeline: Pipeline, writer: WriterSpec, query_id: str) -> None:
 
 @contextlib.contextmanager
 def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
-    """The path of the Python that plans the source: for a Kafka source, threads of this process.
+    """Yield the path of the Python that plans the source: for a Kafka source, a stand-in for threads of this process.
 
     Other sources may be Python data sources that Spark has to look up, and that expect separate processes.
     """
@@ -242,7 +242,7 @@ def _planning(pipeline: Pipeline, writer: WriterSpec) -> Iterator[str]:
 
 
 def _meter(writer: WriterSpec) -> contextlib.AbstractContextManager[LagMeter | None]:
-    """The meter of the writer's lag; None in the block for a source other than ``weft_kafka``."""
+    """Measure the writer's lag during the block; the value is None for a source other than ``weft_kafka``."""
     from weft.streams import kafka
     from weft.streams.kafka.options import parse_options
     from weft.streams.pipeline.run.lag import LagMeter
@@ -330,16 +330,16 @@ def read_events(
     partial_names: AbstractSet[str] = frozenset(),
     exact: AbstractSet[str] = frozenset(),
 ) -> DataFrame:
-    """A streaming frame with the events of the stream: the columns that the sink stores.
+    """Create a streaming DataFrame with the events of the stream: the columns that the sink stores.
 
     Args:
         spark: The session.
-        writer: What to read, and how.
+        writer: The writer, which describes the source and the decoding.
         point: Where a Kafka source begins, unless the query has a checkpoint.
         key: Fields of the Kafka key and their types, from `weft.streams.pipeline.file.check.key_of`.
         python: Path of the Python that plans a Kafka source, see `weft.streams.spark.data_sources.register_source`.
-        partial_names: Columns that an event may leave as they are, see `weft.streams.write.left_out.partial_columns`.
-        exact: Fields of the message that name a row, from `weft.streams.pipeline.file.check.exact_fields`.
+        partial_names: Columns that an event may lack, see `weft.streams.write.left_out.partial_columns`.
+        exact: Fields of the message that identify a row, from `weft.streams.pipeline.file.check.exact_fields`.
 
     Raises:
         InvalidInput: The source, an option or an expression is wrong.
@@ -352,7 +352,7 @@ def read_events(
     if writer.reader_format == kafka.FORMAT:
         kafka.register(spark, python=python)
     if writer.reader_format == "weft":
-        # A source that Spark finds by itself, where this module is missing, cannot sign its errors.
+        # Errors of a source that Spark finds by itself are not signed (`weft.streams.spark.task_errors`).
         with contextlib.suppress(ImportError):
             register_source(spark, import_module("pyspark_weft").DefaultSource)
     if writer.file_format is not None:
@@ -384,7 +384,7 @@ def _last_batch(query: StreamingQuery) -> int | None:
 
 
 def failure_of(error: Exception) -> Exception:
-    """The cause of a Spark error: the error of weft that its text contains, or a new error of weft for its classes."""
+    """Return the cause of a Spark error: the error of weft in its text, or an error of weft for its class."""
     from pyspark.errors import AnalysisException, ParseException, PySparkException
 
     import weft.streams.formats.registry
@@ -402,7 +402,7 @@ def failure_of(error: Exception) -> Exception:
         return problem
     if (cause := next((cause for cause in java_causes(error) if cause.classes & _NETWORK), None)) is not None:
         return StoreUnavailable(f"Spark has no connection to a store or broker: {cause.message}")
-    # Spark raises the same class if code of a Python data source fails, for whatever reason; a retry may help then.
+    # Spark raises AnalysisException also if code of a Python data source fails, for any reason; then a retry may help.
     if not isinstance(error, AnalysisException | ParseException):
         return error
     if error.getCondition() != "PYTHON_DATA_SOURCE_ERROR":

@@ -1,4 +1,4 @@
-"""Reports of a running writer: commits, and what Spark and the brokers say about its progress."""
+"""Reports of a running writer: its commits, and its progress according to Spark and the brokers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from weft.streams.pipeline.run.lag import LagMeter
     from weft.streams.write.sink import CommitReport
 
-STALE_SECONDS: Final = 10.0  # progress of a batch that was planned longer ago says nothing about the lag now
-RATE_SECONDS: Final = 10.0  # rows per second are the average over this time
+STALE_SECONDS: Final = 10.0  # the progress of a batch that was planned longer ago does not show the present lag
+RATE_SECONDS: Final = 10.0  # rows per second are averaged over this time
 
 
 class Progress:
@@ -36,15 +36,15 @@ class Progress:
         skipped: Callable[[], int] = lambda: 0,
         lacks: Callable[[TopicMissing | None], None] = lambda _: None,
     ) -> None:
-        """Report nothing yet.
+        """Begin without commits.
 
         Args:
-            reporter: Where reports go.
+            reporter: Receives the reports.
             trigger_seconds: Time between two checks of the source for new messages.
             meter: Measures lag and freshness; without it they are computed from Spark's progress of the last batch.
             waits: Called with the reason why the brokers of the source do not answer, or with None if they do.
-            starved: Returns whether the cluster has given no executor, and reports it.
-            skipped: Number of offsets that this process has skipped.
+            starved: Returns whether the cluster provides no executor, and reports it.
+            skipped: Returns the number of offsets that this process has skipped.
             lacks: Called with the error for topics that the starting query waits for, or with None if all exist.
         """
         self._reporter, self._trigger_ms, self._meter = reporter, int(trigger_seconds * 1000), meter
@@ -91,8 +91,8 @@ class Progress:
 
     def observe(self, query: StreamingQuery) -> None:
         """Ask Spark for the progress of the query, and report it."""
-        # In this order: if the query is active after its status was read, the status is that of an active query. The
-        # status of a query that has ended says that no data is available, even if there is some.
+        # `isActive` is read after the status. If it is true, the status is that of an active query. The status of a
+        # query that has ended says that no data is available, even if there is some.
         status, last = query.status, query.lastProgress
         active, failed = query.isActive, query.exception() is not None
         busy = bool(status["isTriggerActive"])
@@ -122,13 +122,13 @@ class Progress:
             self._lacks(missing)
 
     def _measure(self, *, active: bool) -> tuple[int | None, int | None]:
-        """The lag, and the time up to which the table is complete, from the meter."""
+        """Return the lag, and the time up to which the table is complete, from the meter."""
         assert self._meter is not None, "the caller has checked this"
         lag = self._meter.lag if active else self._meter.measure()
         return (None, None) if lag is None else (lag.waiting, lag.complete_at_ms)
 
     def _estimate(self, last: StreamingQueryProgress | None, *, idle: bool) -> tuple[int | None, int | None]:
-        """The same values from Spark's progress, for sources without a meter."""
+        """Estimate the same values from Spark's progress, for sources without a meter."""
         if last is None:
             return None, None  # no batch of this process has ended
         behind, planned_at_ms = messages_behind(last.sources), _milliseconds(last.timestamp)
@@ -140,7 +140,7 @@ class Progress:
             # The last check of the source found nothing, at most one trigger interval ago.
             complete = max(complete or 0, now_ms - self._trigger_ms)
         elif now_ms - planned_at_ms > STALE_SECONDS * 1000:
-            behind = None  # the number was right when the batch was planned; it does not count later messages
+            behind = None  # the number does not include messages that arrived after the batch was planned
         return behind, complete
 
     def _rate(self) -> float:
@@ -152,13 +152,13 @@ class Progress:
 
 
 def messages_behind(sources: Sequence[Any]) -> int | None:
-    """Number of messages that the sources had when the last batch was planned, and that are not in the batch.
+    """Count the messages that the sources had when the last batch was planned, and that are not in the batch.
 
     Args:
-        sources: From a ``StreamingQueryProgress``.
+        sources: Sources of a ``StreamingQueryProgress``.
 
     Returns:
-        None for a source whose offsets are not numbers by topic and partition.
+        The number; None if the offsets of a source are not numbers by topic and partition.
     """
     behind = 0
     for source in sources:

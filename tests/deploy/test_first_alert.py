@@ -17,6 +17,7 @@ import yaml
 from tests.deploy import tools
 from tests.download_cache import Unavailable
 from tests.end_process import end_process
+from tests.http_get import get
 from tests.reserved_port import reserved_port
 from weft.streams.pipeline.run.http_status import StatusPage, serve_status, unsupervised_status
 from weft.streams.pipeline.run.report import Report
@@ -79,8 +80,7 @@ def start(program: Path, folder: Path, port: int) -> tuple[subprocess.Popen[byte
 
 
 def ask(url: str) -> dict[str, list[dict[str, dict[str, str]]]]:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return json.loads(answer.read())["data"]
+    return json.loads(get(url))["data"]
 
 
 def test_the_first_dead_letter_fires_an_alert(prometheus: str, page: StatusPage) -> None:

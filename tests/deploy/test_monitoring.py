@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.http_get import get
 from tests.streams.support.pipelines import CONFIG
 from weft import DuePolicy, Table
 from weft.streams.pipeline.file.model import TableLocation
@@ -52,11 +52,8 @@ def scraped(tmp_path: Path) -> set[str]:
             table.compact()
         writer.append(pa.table({"id": [1], "a": ["x"], "at": pa.array([1], pa.int64())}))
     page.show_table(location.uri, TableWatch(location, DuePolicy(), lambda _: None).look())
-    with (
-        serve_status(page, "127.0.0.1", 0) as port,
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer,
-    ):
-        lines = answer.read().decode().splitlines()
+    with serve_status(page, "127.0.0.1", 0) as port:
+        lines = get(f"http://127.0.0.1:{port}/metrics").splitlines()
     return {name[0] for line in lines if (name := METRIC.match(line))}
 
 

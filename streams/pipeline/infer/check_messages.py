@@ -17,7 +17,7 @@ from weft.storage.errors import InvalidInput, NotFound, TableError
 from weft.storage.plural import counted
 from weft.streams.kafka import FORMAT, SourceUnavailable
 from weft.streams.kafka.options import parse_options
-from weft.streams.kafka.sample import impatient, load_topics, read_newest
+from weft.streams.kafka.sample import limit_requests, load_topics, read_newest
 from weft.streams.pipeline.file.model import WriterSpec
 from weft.streams.pipeline.infer.check_ordering import unordered_messages
 from weft.streams.pipeline.infer.check_times import misread_times
@@ -113,7 +113,7 @@ def _read(writer: WriterSpec) -> tuple[Messages | None, str]:
         return file_messages(writer.stream, writer.file_format, options["path"], options, SAMPLE), options["path"]
     if writer.reader_format != FORMAT:
         return None, f"its source is Spark's format {writer.reader_format}"
-    parsed = impatient(parse_options(options, default_starting="latest"), ANSWER_SECONDS)
+    parsed = limit_requests(parse_options(options, default_starting="latest"), ANSWER_SECONDS)
     rows = read_newest(parsed, load_topics(parsed), SAMPLE).sort_by("timestamp")
     source = Kafka(writer.stream, parsed.topics, writer.message_format, writer.key_format, writer.registry)
     pairs = keys_and_values(rows, source)

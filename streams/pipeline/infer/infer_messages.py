@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from weft.storage.errors import InvalidInput
 from weft.storage.plural import counted
-from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, framed, names_schema, split_header
+from weft.streams.formats.registry import KEY_HEADER, VALUE_HEADER, add_schema_id, names_schema, split_header
 from weft.streams.formats.schema_fields import SchemaField, SchemaFields, connect_field_schema, connect_fields
 from weft.streams.pipeline.infer.infer_key import Messages, Part
 from weft.streams.pipeline.infer.infer_registry import SINGLE_VALUE, Decoded, Kafka, decode_named, merge_versions
@@ -50,9 +50,9 @@ def keys_and_values(rows: pa.Table, source: Kafka) -> list[tuple[bytes | None, b
     headers = rows["headers"].to_pylist() if "headers" in rows.column_names else [None] * len(rows)
     keys, values = rows["key"].to_pylist(), rows["value"].to_pylist()
     if names_schema(source.key_format):
-        keys = [framed(key, more, KEY_HEADER) for key, more in zip(keys, headers, strict=True)]
+        keys = [add_schema_id(key, more, KEY_HEADER) for key, more in zip(keys, headers, strict=True)]
     if names_schema(source.value_format):
-        values = [framed(value, more, VALUE_HEADER) for value, more in zip(values, headers, strict=True)]
+        values = [add_schema_id(value, more, VALUE_HEADER) for value, more in zip(values, headers, strict=True)]
     return list(zip(keys, values, strict=True))
 
 

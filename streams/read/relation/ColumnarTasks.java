@@ -36,19 +36,19 @@ import scala.collection.immutable.Nil$;
 import scala.collection.immutable.Seq;
 
 /**
- * A scan of a Python data source that hands its Arrow batches to Spark as they are, instead of row by row.
+ * A scan of a Python data source that passes its Arrow batches to Spark unchanged, instead of row by row.
  *
  * Spark's own reader of a Python data source (MapInBatchEvaluatorFactory) copies each row out of the batches before a
- * query sees it. Columnar batches are read by generated code instead, as those of Parquet files are. Partitions, the
+ * query sees it. Columnar batches are read by generated code instead, like batches of Parquet files. Partitions, the
  * pickled function that reads them, and the worker that runs it are Spark's own.
  *
- * Spark's compiler (Janino) compiles this file, see columnar_tasks.py. It knows neither lambdas nor the bridge methods
- * of generic interfaces, so types have no arguments here.
+ * Spark's compiler (Janino) compiles this file, see columnar_tasks.py. It supports neither lambdas nor the bridge
+ * methods of generic interfaces, so this file uses raw types.
  */
 public final class ColumnarTasks implements Batch {
     private final Batch tasks;
 
-    /** @param tasks of Spark's scan of a Python data source. */
+    /** @param tasks the batch of Spark's scan of a Python data source */
     public ColumnarTasks(Batch tasks) {
         this.tasks = tasks;
     }
@@ -162,11 +162,11 @@ public final class ColumnarTasks implements Batch {
     }
 
     /**
-     * A column that stays the runner's, which loads the next batch into the same vector, and closes it at the end.
+     * A column that the runner owns: it loads the next batch into the same vector, and closes the vector at the end.
      *
-     * It is no ArrowColumnVector, because Spark keeps such columns beyond the next batch where a Python function is
-     * called (ColumnarArrowEvalPythonEvaluatorFactory). Of other columns it copies the rows that it keeps, as those of
-     * Parquet files.
+     * It is not an ArrowColumnVector, because Spark keeps such columns beyond the next batch if a Python function is
+     * called (ColumnarArrowEvalPythonEvaluatorFactory). From other columns, such as columns of Parquet files, Spark
+     * copies the rows that it keeps.
      */
     private static final class LentColumn extends ColumnVector {
         private final ColumnVector column;

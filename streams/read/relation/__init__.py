@@ -1,1 +1,1 @@
-"""A live view over something that plans its reads itself; it knows nothing of tables."""
+"""A live view over any planner of reads; this package does not know tables of weft."""

@@ -1,16 +1,17 @@
 """Closes the connections of callbacks whose JVM threads have ended.
 
-Py4J gives each JVM thread that calls a callback a connection of its own, with a thread of this process, and keeps both
+Py4J gives each JVM thread that calls a callback its own connection, with a thread of this process, and keeps both
 until the gateway is shut down. Spark runs parts of a query in pools (broadcasts, subqueries) whose threads end after a
 minute without work, so a process with many joins would collect thousands of them:
 
-    JVM thread "broadcast-exchange-7"   calls first: Py4J makes a connection and a Python thread; `note` remembers it
+    JVM thread "broadcast-exchange-7"   makes its first call: Py4J creates a connection and a Python thread, and `note`
+                                        remembers the connection
     JVM thread ends                     Py4J does nothing
-    `_watch`, a thread of this process  finds that the thread is not alive, and closes the connection, which ends the
-                                        Python thread
+    `_watch`, a thread of this process  notices that the JVM thread is not alive, and closes the connection, which ends
+                                        the Python thread
 
 Only the connection of an ended thread is closed. Py4J finds a connection by the thread that calls, so nothing can use
-it any more, and no callback can be under way on it. Connections that Python has opened belong to Python threads.
+it any more, and no callback can be running on it. Connections that Python has opened belong to Python threads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["CallbackConnections", "connections_of"]
 CHECK_SECONDS: Final = 10.0
 """Time between two checks, while there are connections."""
 NEW_CONNECTIONS: Final = 64
-"""If so many connections are new, the check does not wait."""
+"""If at least so many connections are new, the next check begins at once."""
 
 _noted: Final = threading.local()
 _of_gateways: Final[weakref.WeakKeyDictionary[Any, CallbackConnections]] = weakref.WeakKeyDictionary()
@@ -66,7 +67,7 @@ class CallbackConnections:
                 threading.Thread(target=self._watch, name="weft-callback-connections", daemon=True).start()
 
     def _watch(self) -> None:
-        """Close what can be closed, as long as there are connections."""
+        """Close the connections of ended threads, as long as there are connections."""
         seen_count = 0
         while True:
             with self._news:
@@ -76,7 +77,7 @@ class CallbackConnections:
                 closable = [entry for entry in connections if not entry.thread.isAlive()]
                 for entry in closable:
                     self._close(entry.connection)
-            except Exception:  # Py4J has several for a JVM that has ended, and all connections with it
+            except Exception:  # Py4J raises several types if the JVM has ended, and with it all connections
                 closable = connections
             closable_ids = set(map(id, closable))
             with self._news:
@@ -87,12 +88,12 @@ class CallbackConnections:
                     return
 
     def _close(self, connection: Any) -> None:
-        self._server.getCallbackClient().connectionStopped(connection)  # the list of connections loses it
+        self._server.getCallbackClient().connectionStopped(connection)  # removes it from the list of connections
         connection.shutdown()
 
 
 def connections_of(gateway: Any) -> CallbackConnections:
-    """The connections of a Py4J gateway."""
+    """Return the connections of a Py4J gateway; there is one object for each gateway."""
     with _making:
         connections = _of_gateways.get(gateway)
         if connections is None:

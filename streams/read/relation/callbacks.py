@@ -33,9 +33,9 @@ def _callback(method: Method) -> Method:
 
     The connection of the calling thread is closed when the thread has ended (`callback_connections`).
 
-    Keeps the result until the next call on the same thread. Py4J sends the id of a JVM object that is returned, and
-    tells the JVM to forget the object when Python has no reference any more. If that came first, Spark would get null.
-    The next call of a thread comes after its JVM thread has received the result of this one.
+    The result is kept until the next call on the same thread. Py4J sends the id of a JVM object that is returned, and
+    tells the JVM to forget the object when Python has no reference any more. If that message arrived first, Spark would
+    get null. The next call on a thread begins after its JVM thread has received the result of this call.
     """
 
     @functools.wraps(method)
@@ -54,10 +54,10 @@ def _callback(method: Method) -> Method:
 class Callback:
     """Base class of callbacks: equality by a text, because Spark compares plans, and so these objects.
 
-    The JVM can call every public method. Plain Python calls none that may fail: its errors are those of the JVM.
+    The JVM can call every public method. Python code must not call one that may fail: errors become JVM exceptions.
 
     Attributes:
-        Java: The Java interfaces, for Py4J; the class has it if it is to be passed to Spark.
+        Java: The Java interfaces, for Py4J; only classes whose objects are passed to Spark have it.
     """
 
     Java: type
@@ -66,7 +66,7 @@ class Callback:
         """Declare what Spark may call.
 
         Args:
-            java: The Java interfaces of the class; without any those of its base class.
+            java: The Java interfaces of the class; those of its base class by default.
             answers: Methods that always return the same value.
         """
         super().__init_subclass__()
@@ -157,7 +157,7 @@ class WithoutMetrics(Callback):
 
 
 def check_methods(jvm: Jvm, kinds: Iterable[type]) -> None:
-    """Check that callbacks have all methods that this Spark may call, so that no query fails for lack of one.
+    """Check that callbacks have all methods that this version of Spark may call, so that no query fails later.
 
     Raises:
         UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.

@@ -1,7 +1,7 @@
-"""Hands columns over from tasks of views: `ColumnarTasks.java`, see `weft.streams.spark.java_classes`.
+"""Lets tasks of views return columns instead of rows: `ColumnarTasks.java`, see `weft.streams.spark.java_classes`.
 
-Spark reads rows of a Python data source one by one, and asks for Arrow batches as columns only through an interface
-that must be a class on executors. Handing 20 M rows over takes half of the JVM's time that way
+Spark reads the rows of a Python data source one by one. It reads Arrow batches as columns only through an interface
+that a class on the executors must implement. The JVM then needs half as much time for 20 M rows
 (`tests/benchmarks/aggregates.py`, ``--only handover``).
 """
 
@@ -21,10 +21,10 @@ _warned: Final[weakref.WeakSet[SparkContext]] = weakref.WeakSet()
 
 
 def columnar_tasks(context: SparkContext, batch: Any) -> Any:
-    """A batch of Spark's scan of a Python data source, read as columns: a JVM object of the class `ColumnarTasks`.
+    """Wrap a batch of Spark's scan of a Python data source in a JVM object `ColumnarTasks`, which is read as columns.
 
-    With a Spark whose classes are not those that the source uses, it logs a warning, and each call returns ``batch``,
-    which is read row by row: that is slower, and the answers are the same.
+    If the Java source does not compile with this version of Spark, a warning is logged and ``batch`` is returned. It is
+    read row by row, which is slower, with the same result.
     """
     try:
         return new_object(context, __package__, "ColumnarTasks", batch)

@@ -1,7 +1,7 @@
-"""Native scans of some of the row groups of files: the others have rows that a log has changed, which tasks merge.
+"""Native scans of some of the row groups of files; tasks merge the other row groups, whose rows a log has changed.
 
-Spark divides a file by bytes, and a task reads the row groups whose middle is among its bytes. So the partitions that
-Spark has made of whole files are cut to the bytes of the wanted row groups.
+Spark divides a file by bytes, and a task reads the row groups whose middle is within its bytes. So the partitions that
+Spark makes of whole files are cut to the bytes of the row groups to read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 
 
 def batch_of(jvm: Jvm, inner: Any, files: Sequence[ParquetFile]) -> Any:
-    """The batch of a scan of Parquet files, with the ranges of those that have any."""
+    """Return the batch of a scan of Parquet files, restricted to the ranges of those files that have ranges."""
     ranges = {file.path.rpartition("/")[2]: file.ranges for file in files if file.ranges}  # names are unique
     return RangesOfFiles(jvm, inner.toBatch(), ranges) if ranges else inner.toBatch()
 
@@ -34,7 +34,7 @@ class RangesOfFiles(Callback, java=("org.apache.spark.sql.connector.read.Batch",
         self._ranges = ranges
 
     def planInputPartitions(self) -> Any:  # noqa: N802
-        return self.jvm.ranged_partitions(self._batch.planInputPartitions(), self._ranges)
+        return self.jvm.cut_partitions(self._batch.planInputPartitions(), self._ranges)
 
     def createReaderFactory(self) -> Any:  # noqa: N802
         return self._batch.createReaderFactory()

@@ -1,8 +1,9 @@
 """Joins the DataFrame of a table with those of the tables that it refers to.
 
-A left join on the foreign key, which has at most one row of the other table for each row. Spark prunes, pushes filters
-down and broadcasts as in any join. It cannot know that the key is unique, so it reads the other table even if no column
-of it is used: then the planner of the other table gives it no rows (`weft.streams.read.reference_planner`).
+The join is a left join on the foreign key, so each row has at most one row of the other table. Spark prunes columns,
+pushes filters down and broadcasts as in any join. It cannot know that the key is unique, so it reads the other table
+even if the query uses none of its columns; the planner of the other table then returns no rows
+(`weft.streams.read.reference_planner`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ __all__ = ["join_frames"]
 def join_frames(
     frame: DataFrame, joins: Sequence[JoinedColumns], frame_of: Callable[[JoinedColumns], DataFrame]
 ) -> DataFrame:
-    """The table with the columns of its references.
+    """Add the columns of references to a DataFrame.
 
     Args:
         frame: The columns of the table.
-        joins: What is joined with it.
-        frame_of: The columns of the other table of a join.
+        joins: The joins, in the order of their columns.
+        frame_of: Returns the DataFrame of the other table of a join.
     """
     output: list[Column] = [_column(name) for name in frame.columns]
     for number, join in enumerate(joins):
@@ -35,7 +36,7 @@ def join_frames(
                 functions.raise_error(functions.lit(join.error)).cast("string").alias(name) for _, name in join.columns
             ]
             output += failing
-            if join.required:  # which rows have a row of the other table is unknown, so no query can be answered
+            if join.required:  # it is unknown which rows have a row of the other table, so every query must fail
                 frame = frame.where(functions.raise_error(functions.lit(join.error)).cast("boolean"))
             continue
         keys = [f"__weft_join_{number}_{position}" for position in range(len(join.key))]

@@ -36,7 +36,7 @@ from pyspark.sql.udf import _wrap_function
 from weft.streams.read.relation.callback_connections import connections_of
 from weft.streams.read.relation.columnar_tasks import columnar_tasks
 from weft.streams.read.relation.planner_interface import ParquetFile
-from weft.streams.spark.for_workers import pickled
+from weft.streams.spark.for_workers import pickle_value
 
 __all__ = ["Jvm", "UnsupportedSessionError", "load_classes"]
 
@@ -183,14 +183,14 @@ class Jvm:
         return StructType.fromJson(json.loads(struct.json()))
 
     def columns(self, schema: StructType) -> Any:
-        """`Column[]` of a schema, as Spark creates it for a Python data source."""
+        """Return `Column[]` of a schema, as Spark creates it for a Python data source."""
         return self.PythonTable(self.DataSource(), "", self.struct(schema)).columns()
 
     def optional_long(self, value: int | None) -> Any:
         return self.OptionalLong.empty() if value is None else self.OptionalLong.of(value)
 
     def method_names(self, interface: str) -> set[str]:
-        """The instance methods of a JVM interface, inherited and default ones included."""
+        """Return the instance methods of a JVM interface, including inherited and default ones."""
         methods = self.ClassUtils.classForName(interface, True, False).getMethods()
         return {method.getName() for method in methods if not self.Modifier.isStatic(method.getModifiers())}
 
@@ -216,25 +216,25 @@ class Jvm:
     # Queries ----------------------------------------------------------------------------------------------------------
 
     def tracker(self) -> Any:
-        """The tracker of the query that is planned on this thread, a JVM object; None outside planning."""
+        """Return the tracker of the query that is planned on this thread, a JVM object; None outside planning."""
         option = self.Tracker.get()
         return option.get() if option.isDefined() else None
 
     def weak_map(self) -> Any:
-        """A thread-safe `Map` whose entries are removed when their keys are collected."""
+        """Create a thread-safe `Map` whose entries are removed when their keys are garbage-collected."""
         return self.Collections.synchronizedMap(self.WeakHashMap())
 
     def relation(self, table: Any, struct: Any) -> Any:
-        """A logical plan over a `Table` callback, with new attributes."""
+        """Create a logical plan over a `Table` callback, with new attributes."""
         output = self.Attributes.toAttributes(struct)
         return self.Relation(table, output, self.none(), self.none(), self.options(), self.none())
 
     def union(self, relations: Sequence[Any]) -> Any:
-        """UNION ALL of relations with the same columns."""
+        """Combine relations with the same columns by UNION ALL."""
         return relations[0] if len(relations) == 1 else self.Union(self.seq(relations), False, False)
 
     def analyzed(self, frame: DataFrame) -> Any:
-        """The analysed logical plan of a DataFrame."""
+        """Return the analysed logical plan of a DataFrame."""
         return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way to the plan
 
     def caches_plans(self) -> bool:
@@ -262,17 +262,19 @@ class Jvm:
     def task_scan(
         self, function: Callable[..., Any], tasks: Sequence[Any], schema: StructType, filters: Any
     ) -> tuple[Any, Any]:
-        """Spark's scan of a Python data source, with the two byte strings that a planning worker would send.
+        """Create Spark's scan of a Python data source, with the two byte strings that a planning worker would send.
 
         Returns:
-            The scan, and its batch. Its tasks hand over columns, unless the session has artifacts of its own: its
-            executors load no other classes.
+            The scan, and its batch. Tasks return columns, or rows if the session has artifacts of its own, because its
+            executors then do not load weft's classes.
         """
         name = self._registered_source()
         source = self.DataSource()
         source.setShortName(name)
         source.setReadInfo(
-            self.ReadInfo(bytearray(pickled((function, schema))), self.seq(bytearray(pickled(task)) for task in tasks))
+            self.ReadInfo(
+                bytearray(pickle_value((function, schema))), self.seq(bytearray(pickle_value(task)) for task in tasks)
+            )
         )
         source.source()  # resolve it now, while the session that plans the query is the active one
         scan = self.PythonScan(source, name, self.struct(schema), self.options(), filters)
@@ -281,7 +283,7 @@ class Jvm:
         return scan, batch if isolated else columnar_tasks(self._context, batch)
 
     def parquet_index(self, files: Sequence[ParquetFile]) -> Any:
-        """Spark's list of these files, for which Spark sends no request to the store.
+        """Create Spark's index of these files without any request to the store.
 
         Usually Spark checks each path three times, and for more than 32 paths in a job with as many tasks. It does not
         check the log that its streaming file sink writes, so the list is passed in that form.
@@ -312,17 +314,21 @@ class Jvm:
         return index
 
     def parquet_scan(self, index: Any, struct: Any, pruned: Any, predicates: Sequence[Any]) -> Any:
-        """Spark's vectorised scan of the files of a `parquet_index`, with the columns and struct fields in `pruned`."""
+        """Create Spark's vectorised scan of the files of a `parquet_index`, with the columns and fields in `pruned`."""
         builder = self.ParquetScanBuilder(self._session, index, struct, struct, self.Options(self._read_options()))
         builder.pruneColumns(pruned)
         # These predicates only skip row groups and pages: Spark evaluates them again.
         getattr(builder, "pushedDataFilters_$eq")(builder.pushDataFilters(self.v1_filters(predicates)))
         return builder.build()
 
-    def ranged_partitions(self, partitions: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
-        """Spark's partitions of files, with only these (offset, length) of the files with these names.
+    def cut_partitions(self, partitions: Any, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
+        """Cut Spark's partitions of files to ranges.
 
-        A row group is read by the partition that has the middle of its bytes.
+        A row group is read by the partition that contains the middle of its bytes.
+
+        Args:
+            partitions: `FilePartition[]` of Spark.
+            ranges: (offset, length) of the parts to read, by file name; other files are read as a whole.
         """
         copies: list[Any] = []
         for partition in partitions:
@@ -347,10 +353,10 @@ class Jvm:
                 yield file.copy(values, path, first, last - first, locations, *rest)
 
     def _read_options(self) -> Any:
-        """Options of the Parquet reader that must not depend on the settings of the session.
+        """Return options of the Parquet reader that must not depend on the settings of the session.
 
-        A missing or damaged file must fail the query. Files of weft do not name Spark as their writer, so Spark would
-        apply the calendar that the session has for old files to dates before 1582.
+        A missing or damaged file must fail the query. Files of weft do not name Spark as their writer, so for dates
+        before 1582 Spark would use the calendar that the session sets for old files.
         """
         options = self.HashMap()
         options.put("ignoreMissingFiles", "false")
@@ -359,14 +365,14 @@ class Jvm:
         return options
 
     def v1_filters(self, predicates: Sequence[Any]) -> Any:
-        """`sources.Filter[]` of the predicates that can be expressed as one."""
+        """Convert predicates to `sources.Filter[]`; those that have no such form are left out."""
         return self.PredicateUtils.toV1(self.array(self.Predicate, predicates))
 
     def _registered_source(self) -> str:
-        """The name of a Python data source with the environment for workers of this context; registered if needed.
+        """Return the name of a Python data source for the workers of this context, and register it if needed.
 
-        It is registered in the session that plans the query, which may be another one than that of the view: a
-        streaming query is planned in a clone of the session. The source itself is never instantiated.
+        It is registered in the session that plans the query. That may not be the session of the view: a streaming query
+        is planned in a clone of it. The source itself is never instantiated.
         """
         files = self._context._python_includes  # noqa: SLF001 - what addPyFile has added; no public list
         environment = f"{files} {sorted(self._context.environment.items())}"
@@ -378,12 +384,12 @@ class Jvm:
 
 
 def load_classes(spark: SparkSession, paths: Mapping[str, str], purpose: str) -> dict[str, Any]:
-    """JVM classes by name.
+    """Load JVM classes, and return them by name.
 
     Args:
         spark: A classic session.
-        paths: The full names of the classes.
-        purpose: What needs them, for the message of the error.
+        paths: The full names of the classes, by name.
+        purpose: Feature that needs the classes, for the error message.
 
     Raises:
         UnsupportedSessionError: This Spark does not have one of them.

@@ -25,9 +25,9 @@ class ParquetFile(NamedTuple):
     """A file for Spark's Parquet reader.
 
     Attributes:
-        path: As Hadoop writes it, `file:///lake/a b/1.parquet`: a scheme and the path, not percent-encoded.
+        path: In Hadoop's form, `file:///lake/a b/1.parquet`: a scheme and the path, not percent-encoded.
         size_bytes: The exact size: Spark does not ask the store for it.
-        ranges: The (offset, length) of the row groups to read; none for the whole file.
+        ranges: (offset, length) of the row groups to read; empty for the whole file.
     """
 
     path: str
@@ -56,13 +56,14 @@ class ReadPlan:
         tasks: One Spark input partition each; pickled. Required even with `parquet_files`, which Spark may be unable
             to read.
         read: `task -> record batches` with exactly the planned columns (any order); pickled, runs in a Python worker.
-        parquet_files: Parquet files that contain rows of the part only, and all that pass the filters; None if the
-            scan needs tasks. Spark ignores files whose names begin with `_` or `.`; if there is one, tasks are used.
+        parquet_files: Parquet files that contain only rows of the part, and all of its rows that pass the filters; None
+            if the scan needs tasks. Spark ignores files whose names begin with `_` or `.`; with such a file tasks are
+            used.
         row_count: Upper bound of the number of rows, None if unknown. Spark chooses joins by it.
         size_bytes: Bytes of all columns of the files that are read, None if unknown. Spark chooses joins by it.
-        columns: What ``read`` returns, if that is not the planned columns: partial aggregates.
-        filterable: Columns for whose values the scan can be planned again when the query runs, with a filter that a
-            join gives (`runtime_filters`), to read less.
+        columns: Columns that ``read`` returns, if they are partial aggregates instead of the planned columns.
+        filterable: Columns by which a join can filter the scan when the query runs, so that less is read
+            (`runtime_filters`); the scan is then planned again.
     """
 
     description: str
@@ -108,7 +109,7 @@ class PinnedPlanner(ABC):
 
     @abstractmethod
     def schema(self) -> StructType:
-        """All columns that `plan` can return, in order. The view takes those of `joins` from the join."""
+        """Return all columns that `plan` can return, in order. The view gets the columns of `joins` from the joins."""
 
     @abstractmethod
     def plan(self, columns: Sequence[str], filters: Sequence[Condition], part: Part) -> ReadPlan:
@@ -118,22 +119,22 @@ class PinnedPlanner(ABC):
         """
 
     def joins(self) -> Sequence[JoinedColumns]:
-        """What is joined with the table, in order. The same columns in every state with the same schema."""
+        """Return the joins of the table, in order. Every state with the same schema has the same columns of joins."""
         return ()
 
     def joined(self, name: str) -> PinnedPlanner:
-        """The state of another table that belongs to this one; `name` is that of the join."""
+        """Return the state of the other table of a join that belongs to this state; `name` is the name of the join."""
         raise AssertionError(f"nothing is joined: {name}")
 
     def parts(self) -> Sequence[Part]:
-        """The scans with which to read the table: WHOLE, or FILES and REST if two scans are faster.
+        """Return the scans that read the table: WHOLE, or FILES and REST if two scans are faster.
 
         This affects speed only: `plan` must accept every part in every state.
         """
         return (Part.WHOLE,)
 
     def exact(self, filters: Sequence[Condition], part: Part) -> Sequence[int]:
-        """Positions of the filters that every plan of this state applies to each row as Spark would (nulls, NaN).
+        """Return positions of the filters that every plan of this state applies as Spark would, also to nulls and NaN.
 
         Spark calls this before it knows the columns. It does not evaluate these filters again, and reads their columns
         only if the query needs them elsewhere. `()` is always correct. If any filter is returned, the scan is read by
@@ -147,8 +148,8 @@ class PinnedPlanner(ABC):
     ) -> ReadPlan | None:
         """Plan a scan of a part whose tasks return partial aggregates, with `ReadPlan.columns`.
 
-        Every filter is `exact`. None if Spark has to aggregate the rows, or does it faster. With ``runtime``, filters
-        of columns of GROUP BY that a join gives, Spark has already left it to the tasks.
+        Every filter is `exact`. The result is None if Spark has to aggregate the rows, or does it faster. ``runtime``
+        are filters that a join applies to columns of GROUP BY; with them Spark relies on tasks that aggregate.
         """
         del aggregation, filters, part, runtime
         return None
@@ -158,15 +159,15 @@ class PinnedPlanner(ABC):
     ) -> ReadPlan | None:
         """Plan a scan of a part when the query needs only its first rows.
 
-        Every filter is `exact`. Each task returns those of its rows that may be among the first. None if all rows are
-        read, because Spark finds the first ones itself, or faster. If `first.in_all`, `has_first` has said that one
-        task can read them: it does, and Spark applies no limit.
+        Every filter is `exact`. Each task returns those of its rows that may be among the first rows. The result is
+        None if all rows are read, because only Spark can find the first rows, or does it faster. If `first.in_all`,
+        `has_first` was true: one task reads the rows, and Spark applies no limit.
         """
         del columns, filters, part, first
         return None
 
     def has_first(self, filters: Sequence[Condition], part: Part, count: int) -> bool:
-        """Whether `plan_first` can plan one task that surely has so many rows, whatever the columns are."""
+        """Whether `plan_first` can plan one task that surely returns ``count`` rows, whatever the columns are."""
         del filters, part, count
         return False
 

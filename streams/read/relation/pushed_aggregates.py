@@ -1,10 +1,11 @@
 """Converts aggregates that Spark pushes down (JVM objects) to
 `weft.storage.read.pushed.partial_aggregates.Aggregation`.
 
-Spark offers an aggregate if it is the first thing above the scan: no filter is left that Spark evaluates, and nothing
-has a FILTER of its own. It adds up what the scan returns. An average comes twice: as such, and then as a sum and a
-count, whose quotient Spark takes. For bigints Spark sums doubles for an average, but bigints for such a quotient, which
-may overflow; and `try_avg` of long decimals would fail instead of giving NULL. These averages are refused.
+Spark offers an aggregate if it is directly above the scan: Spark evaluates no filter below it, and no aggregate has a
+FILTER clause. Spark then combines the partial aggregates that the scan returns. It offers an average twice: first as an
+average, and then as a sum and a count, which it divides. For bigints, Spark sums doubles for an average, but bigints
+for such a quotient, which may overflow; and `try_avg` of long decimals would fail instead of giving NULL. These
+averages are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LONGEST_DECIMAL: Final = 28
 
 
 def parse_aggregation(aggregation: Any) -> Aggregation | None:
-    """An `org.apache.spark.sql.connector.expressions.aggregate.Aggregation`; None if it is not over plain columns."""
+    """Convert an `org.apache.spark.sql.connector.expressions.aggregate.Aggregation`; None unless over plain columns."""
     groups = [column_name(expression) for expression in aggregation.groupByExpressions()]
     aggregates = [_aggregate(expression) for expression in aggregation.aggregateExpressions()]
     if None in groups or None in aggregates:
@@ -40,9 +41,9 @@ def parse_aggregation(aggregation: Any) -> Aggregation | None:
 
 
 def filters_of_groups(filters: Iterable[Condition], aggregation: Aggregation) -> list[Condition]:
-    """Filters of what a scan of aggregates returns, as filters of the rows that are aggregated.
+    """Convert filters on the output of a scan of aggregates to filters on the rows that are aggregated.
 
-    Only those of columns of GROUP BY: whether a row passes is the same for all rows of its group.
+    Only filters on columns of GROUP BY are converted: all rows of a group pass them, or none.
     """
     columns = dict(zip(aggregation.group_names, aggregation.groups, strict=True))
     return [
@@ -80,7 +81,7 @@ def _aggregate(expression: Any) -> Aggregate | None:
 
 
 def column_name(expression: Any) -> str | None:
-    """The name of a column; None for a field of a struct and for other expressions."""
+    """Return the name of a column; None for a field of a struct and for other expressions."""
     if _kind(expression) != "FieldReference":
         return None
     names = list(expression.fieldNames())

@@ -1,9 +1,9 @@
 """Converts Spark's pushed predicates (JVM objects) to conditions of weft, if both give the same result for every value.
 
-A predicate that has no condition is evaluated by Spark, which is always correct. Converted are comparisons, IN, null
-tests, prefixes and their AND, OR, NOT, over integers, strings, dates, timestamps, decimals, booleans and binaries. Not
-converted is anything over float and double (NaN compares differently), over fields of structs, and with a literal that
-the type of its column cannot have. Spark's Parquet reader may use such a predicate, too.
+A predicate without a condition is evaluated by Spark, which is always correct. Comparisons, IN, null tests, prefixes
+and their AND, OR, NOT over integers, strings, dates, timestamps, decimals, booleans and binaries are converted.
+Predicates over float and double (NaN compares differently) or over fields of structs, and literals that the type of
+their column cannot have, are not converted. Spark's Parquet reader may use these predicates nevertheless.
 
 Literals have Catalyst's internal form (days, microseconds, unscaled decimals), so no calendar or time zone is involved.
 """
@@ -46,11 +46,11 @@ class PushedPredicate:
 
     Attributes:
         predicate: The JVM object.
-        condition: The same as a condition; None if Spark has to evaluate it.
+        condition: The condition of weft; None if Spark has to evaluate the predicate.
         has_floats: Whether it has a literal of float or double.
-        skips: Whether skipping rows by Parquet's statistics and dictionaries gives the right answer. In Spark NaN
-            equals itself and is greater than every number, and -0.0 equals 0.0. Statistics ignore NaN, and dictionaries
-            distinguish the zeros, so Spark's Parquet reader would drop rows of the answer for some predicates.
+        skips: Whether rows may be skipped by Parquet's statistics and dictionaries. In Spark NaN equals itself and is
+            greater than every number, and -0.0 equals 0.0. Statistics ignore NaN, and dictionaries distinguish the
+            zeros, so for some predicates Spark's Parquet reader would skip rows of the result.
     """
 
     predicate: Any
@@ -69,7 +69,7 @@ def parse_predicate(predicate: Any, schema: StructType, *, skip_nulls: bool = Fa
     Args:
         predicate: The predicate.
         schema: The columns of the scan.
-        skip_nulls: Whether a null among the values of an IN is left out, and not a reason to have no condition.
+        skip_nulls: Whether to leave out nulls among the values of an IN; otherwise such a predicate has no condition.
     """
     try:
         return _parse(predicate, schema, skip_nulls=skip_nulls)
@@ -78,7 +78,7 @@ def parse_predicate(predicate: Any, schema: StructType, *, skip_nulls: bool = Fa
 
 
 def in_condition(column: str, values: Sequence[Any], kind: pa.DataType) -> Condition | None:
-    """The condition that a column has one of some values; None if it cannot have one of them, or one is null."""
+    """Return the condition that a column has one of some values; None if a value is null or does not fit the type."""
     try:
         array = pa.array(values, kind)
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
@@ -135,7 +135,7 @@ def _over_column(name: str, column: str, kind: pa.DataType, values: Sequence[Any
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """The literal as a value of the type of the column; None if it is null or does not fit exactly."""
+    """Convert a literal to the type of the column; None if it is null or does not fit exactly."""
     if value is None:
         return None
     try:
@@ -149,7 +149,7 @@ def _kind(expression: Any) -> str:
 
 
 def _column(expression: Any, schema: StructType) -> tuple[str, pa.DataType | None]:
-    """The column of a reference, and its type; None instead of the type if no condition can be over it."""
+    """Return the column of a reference, and its type, or None as the type if no condition can use the column."""
     if _kind(expression) != "FieldReference":
         raise _NoEquivalentError
     name, *inner = expression.fieldNames()
@@ -165,7 +165,7 @@ def _literal(expression: Any) -> Any:
     value, type_name = expression.value(), expression.dataType().typeName()
     if value is None or type_name in _PLAIN_TYPES:
         return value
-    if type_name == "string":  # a string with a collation has another name and another equality
+    if type_name == "string":  # a string with a collation has another type name, and compares differently
         return value.toString()
     if type_name.startswith("decimal"):
         return value.toJavaBigDecimal()
@@ -176,6 +176,6 @@ def _literal(expression: Any) -> Any:
             return _EPOCH + dt.timedelta(microseconds=value)
         if type_name == "timestamp_ntz":
             return _EPOCH.replace(tzinfo=None) + dt.timedelta(microseconds=value)
-    except OverflowError:  # Spark has years that Python's calendar has not
+    except OverflowError:  # Spark has years that Python's calendar lacks
         pass
     raise _NoEquivalentError

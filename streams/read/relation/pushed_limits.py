@@ -1,9 +1,9 @@
 """Converts what Spark offers to `SupportsPushDownTopN` (JVM objects) to the order of
 `weft.storage.read.pushed.first_rows.FirstRows`.
 
-Spark sorts and limits the rows of all tasks again, so a task may hand over more rows than it was asked for, but must
-hand over those that come first. So an order is taken only if it is one of plain columns: expressions, fields of structs
-and other collations than that of the column are left to Spark.
+Spark sorts and limits the rows of all tasks again, so a task may return more rows than the limit, but must return those
+that come first. So an order is accepted only if it is over plain columns. Expressions, fields of structs and collations
+other than that of the column are left to Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["parse_order"]
 
 
 def parse_order(orders: Iterable[Any]) -> tuple[SortKey, ...] | None:
-    """`org.apache.spark.sql.connector.expressions.SortOrder`s as an order; None if it is not one of plain columns."""
+    """Convert `org.apache.spark.sql.connector.expressions.SortOrder` objects; None unless all use plain columns."""
     sort_keys = []
     for order in orders:
         name = column_name(order.expression())

@@ -1,4 +1,4 @@
-"""Decides which state of the table a scan sees: all scans of a query see the same one.
+"""Decides which state of the table a scan sees: all scans of a query see the same state.
 
 A Spark query is a `QueryExecution`. Its `QueryPlanningTracker` is set on one JVM thread during analysis and
 optimization, nested subqueries included, and no two queries share one. So the tracker identifies the query:
@@ -34,9 +34,9 @@ class QueryState:
     """The state of one query.
 
     Attributes:
-        state: Plans its scans.
-        scans: The scans by their parameters: Spark reads a scan once that is the same object.
-        prepared: Logical plans over the state that were made, and are not used yet.
+        state: Plans the scans of the query.
+        scans: The scans by their parameters. Spark reads two equal scans only once if they are the same object.
+        prepared: Logical plans over the state that are not used yet.
     """
 
     state: PinnedPlanner
@@ -56,7 +56,7 @@ class QueryStates:
         self._lock = threading.Lock()
 
     def current(self) -> QueryState:
-        """The state of the query that is planned on this thread; the newest one if the query has none yet."""
+        """Return the state of the query that is planned on this thread; the first call of a query takes the newest."""
         tracker = self._jvm.tracker()
         if tracker is None:
             return QueryState(self._planner())
@@ -66,7 +66,7 @@ class QueryStates:
                 return self._pins[number]
         pin = QueryState(self._planner())
         number = next(self._next_number)
-        # Into the map of the JVM first: numbers that are in this map only may be removed.
+        # Put into the map of the JVM first: `_sweep` removes numbers that are in `_pins` alone.
         with self._lock:
             crowded = len(self._pins) >= SWEEP_AT
         if crowded:

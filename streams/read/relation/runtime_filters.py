@@ -1,13 +1,14 @@
-"""Runtime filters: the keys of a join, which Spark knows only when it runs a query, prune the scan of a view.
+"""Runtime filters: the keys of a join prune the scan of a view. Spark knows the keys only when it runs the query.
 
     SELECT ... FROM wide JOIN small USING (id) WHERE small.kind = 'new'
-      optimization   Spark asks a scan for `filterAttributes`, and adds ``id IN dynamicpruning`` to it
+      optimization   Spark calls `filterAttributes` of a scan, and adds ``id IN dynamicpruning`` to it
       execution      Spark collects the ids of ``small``, which it broadcasts for the join anyway, calls `filter` with
-                     them, then `toBatch`, and reads these partitions instead of those that it has planned before
+                     them, then `toBatch`, and reads these partitions instead of those that were planned before
 
 Spark does this (dynamic partition pruning) for inner and semi joins, and for outer joins that keep the rows of the
 other side, if the other side is broadcast and has a filter. A scan that is planned with the keys as a further filter
-reads only the file groups, row groups and rows that can have them. It may return more rows: the join decides.
+reads only the file groups, row groups and rows that can have these keys. It may return other rows, too, which the join
+drops.
 
 Spark may use one scan object in several places of a plan, such as both sides of a self-join, with different filters or
 none. So `filter` does not change the scan: it leaves the new batch for the next `toBatch` on the same thread, which
@@ -35,9 +36,9 @@ from weft.streams.read.relation.pushed_filters import in_condition, parse_predic
 __all__ = ["FilteredAtRunTime", "parse_runtime_filters"]
 
 MAX_VALUES: Final = 100_000
-"""A filter with more values is not used: values are sent to the driver's Python and to each task."""
+"""A filter with more values is not used: the values are sent to the driver's Python process and to each task."""
 MAX_LITERALS: Final = 1_000
-"""The same for types whose values are asked for one by one, 0.1 ms each."""
+"""The same for types whose values are fetched from the JVM one by one, at 0.1 ms each."""
 
 Replan = Callable[[Sequence[Condition]], ReadPlan]
 
@@ -54,12 +55,12 @@ class FilteredAtRunTime(WithoutMetrics, answers={"supportsIterativePushdown": Fa
         self._effect = ""
 
     def filtered_batch(self, filters: Sequence[Condition]) -> tuple[Any, ReadPlan] | None:
-        """A batch of the rows that pass the filters, and its plan; None if there is no better one."""
+        """Plan a batch of the rows that pass the filters; None if it would not be better than the present one."""
         raise NotImplementedError
 
     @property
     def effect(self) -> str:
-        """The last change by runtime filters, for EXPLAIN; empty if there was none."""
+        """The effect of the last runtime filters, for EXPLAIN; empty without any."""
         return self._effect
 
     def filterAttributes(self) -> Any:  # noqa: N802
@@ -77,12 +78,12 @@ class FilteredAtRunTime(WithoutMetrics, answers={"supportsIterativePushdown": Fa
         return self.jvm.array(self.jvm.Predicate)
 
     def toBatch(self) -> Any:  # noqa: N802
-        """The same object on every call, by which Spark compares scans; after `filter` once the filtered one."""
+        """Return the filtered batch once after `filter`, otherwise the same batch, by which Spark compares scans."""
         return self._filtered.__dict__.pop("batch", self._batch)
 
 
 def parse_runtime_filters(jvm: Jvm, predicates: Sequence[Any], schema: StructType) -> list[Condition]:
-    """Predicates as conditions, without those that are too large or have no equivalent."""
+    """Convert predicates to conditions; those that are too large or have no equivalent are left out."""
     parsed_filters = (_parse(jvm, predicate, schema) for predicate in predicates)
     return [item for item in parsed_filters if item is not None]
 
@@ -103,7 +104,7 @@ def _parse(jvm: Jvm, predicate: Any, schema: StructType) -> Condition | None:
             return in_condition(path[0], values, to_arrow_type(kind))
         if count > MAX_LITERALS:
             return None
-    parsed = parse_predicate(predicate, schema, skip_nulls=True)  # a row whose value is null is in no join
+    parsed = parse_predicate(predicate, schema, skip_nulls=True)  # a join drops rows whose value is null
     return None if parsed is None else parsed.condition
 
 

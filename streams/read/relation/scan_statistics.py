@@ -1,4 +1,4 @@
-"""The statistics of a scan that tasks read, for Spark's planner."""
+"""The statistics of a scan by tasks, for Spark's planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _numbers = itertools.count(1)
 
 
 class ScanStatistics(Callback, java=("org.apache.spark.sql.connector.read.Statistics",)):
-    """Statistics by which Spark chooses joins. For an unknown size it takes its default, which is never broadcast."""
+    """Statistics by which Spark chooses joins. Spark takes an unknown size for very large, and does not broadcast."""
 
     def __init__(self, jvm: Jvm, size_bytes: int | None, row_count: int | None) -> None:
         super().__init__(jvm, f"weft statistics {next(_numbers)}")

@@ -3,7 +3,7 @@
     analysis       a table function        returns a relation over a LiveTable, or a union of two
     optimization   LiveTable.newScanBuilder -> PruningScanBuilder.pushPredicates, pushAggregation, pushLimit or
                    pushTopN, pruneColumns, build
-    execution      TaskScan, ParquetScan    wrap scans of Spark; no Python runs in the driver from here on
+    execution      TaskScan, ParquetScan    wrap scans of Spark; from now on no Python code runs in the driver
 
 If some file groups of a state are read natively and others are merged, they need two scans, because Spark's Parquet
 reader and Python tasks cannot share one. The relation is then a UNION ALL: Spark pushes filters, columns and limits
@@ -63,14 +63,14 @@ def register_view(jvm: Jvm, name: str, planner: Planner) -> None:
 
 
 def new_dataframe(jvm: Jvm, name: str, planner: Planner) -> DataFrame:
-    """A DataFrame with the present columns of the table."""
+    """Create a DataFrame with the present columns of the table."""
     view = LiveView(jvm, name, planner)
     state = planner()
     return jvm.dataframe(view.relation(state, state.parts()))
 
 
 def check_interfaces(jvm: Jvm) -> None:
-    """Check that the callbacks have all methods that this Spark may call, so that no query fails for lack of one.
+    """Check that callbacks have all methods that this version of Spark may call, so that no query fails later.
 
     Raises:
         UnsupportedSessionError: An interface has a method that the callback lacks, as in a newer Spark.
@@ -93,7 +93,7 @@ class LiveView:
         self._joined: dict[str, LiveView] = {}
 
     def newest_relation(self) -> Any:
-        """A logical plan over the state of the query that is analysed on this thread."""
+        """Return a logical plan over the state of the query that is analysed on this thread."""
         pin = self.pins.current()
         try:
             return pin.prepared.pop()
@@ -101,7 +101,7 @@ class LiveView:
             return self.relation(pin.state, self.stable_parts(pin.state.parts()))
 
     def output_schema(self) -> StructType:
-        """The columns of `newest_relation`. If another table is joined, the relation is made here, and kept for it."""
+        """Return the columns of `newest_relation`. If a table is joined, the relation is made here, and kept for it."""
         pin = self.pins.current()
         if not pin.state.joins():
             return pin.state.schema()
@@ -110,7 +110,7 @@ class LiveView:
         return self.jvm.parse_struct(plan.schema())
 
     def relation(self, state: PinnedPlanner, parts: Sequence[Part]) -> Any:
-        """A logical plan over a state, with one scan per part."""
+        """Create a logical plan over a state, with one scan per part."""
         joins = state.joins()
         joined_names = {name for join in joins for _, name in join.columns}
         schema = StructType([field for field in state.schema().fields if field.name not in joined_names])
@@ -120,18 +120,18 @@ class LiveView:
             return plan
 
         def frame_of(join: JoinedColumns) -> DataFrame:
-            of_table = state.joined(join.name)
+            joined_state = state.joined(join.name)
             # Each query gets the state of the other table that belongs to its state of this view.
             new_view = LiveView(
                 self.jvm, f"{self.name}.{join.name}", lambda: self.pins.current().state.joined(join.name)
             )
             view = self._joined.setdefault(join.name, new_view)
-            return self.jvm.dataframe(view.relation(of_table, view.stable_parts(of_table.parts())))
+            return self.jvm.dataframe(view.relation(joined_state, view.stable_parts(joined_state.parts())))
 
         return self.jvm.analyzed(join_frames(self.jvm.dataframe(plan), joins, frame_of))
 
     def stable_parts(self, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """The parts of the next query: ``parts``, or those of the last query as long as Spark has cached anything.
+        """Choose the parts of the next query: ``parts``, or those of the last query while Spark has cached anything.
 
         Spark finds cached data only for a query with the plan with which the data was cached.
         """
@@ -198,7 +198,7 @@ class PruningScanBuilder(
         self._first: FirstRows | None = None
 
     def pushPredicates(self, predicates: Any) -> Any:  # noqa: N802
-        """Take filters; returns those that Spark must evaluate after the scan, as the same objects."""
+        """Accept filters, and return those that Spark must evaluate after the scan, as the same objects."""
         offered, schema = list(predicates), self._pin.state.schema()
         parsed = [parse_predicate(predicate, schema) for predicate in offered]
         self._pushed = [item for item in parsed if item is not None]
@@ -218,21 +218,21 @@ class PruningScanBuilder(
         return [item.predicate for item in self._pushed]
 
     def _pushed_values(self) -> tuple[Any, ...]:
-        """What was pushed, as values that are equal for equal predicates."""
+        """Return the pushed predicates as values that are equal for equal predicates."""
         return tuple(item.condition or item.predicate.toString() for item in self._pushed)
 
     def pushLimit(self, count: int) -> bool:  # noqa: N802
-        """Take a limit of rows to which Spark applies no further filter.
+        """Accept a limit on rows to which Spark applies no further filter.
 
-        Spark limits what tasks return, unless one task has all rows of the limit. That is better: Spark ends the Python
-        worker of a task of which it does not take all rows, and the next query has to start another one.
+        Spark limits the rows that tasks return, unless one task returns exactly the rows of the limit. That is better:
+        Spark ends the Python worker of a task if it does not read all rows, and the next query has to start another.
         """
         in_all = self._pin.state.has_first(self._filters, self._part, count)
         self._first = FirstRows(count, in_all=in_all)
         return True
 
     def pushTopN(self, orders: Any, count: int) -> bool:  # noqa: N802
-        """As `pushLimit`, in an order; Spark sorts and limits what tasks return."""
+        """Accept a limit with an order; Spark sorts and limits the rows that tasks return."""
         order = parse_order(orders)
         if order is not None:
             self._check_columns([key.column for key in order])
@@ -246,12 +246,12 @@ class PruningScanBuilder(
         self._pruned = required
 
     def supportCompletePushDown(self, aggregation: Any) -> bool:  # noqa: N802
-        """Called before `pushAggregation`, and the only one that sees averages as such."""
+        """Note whether an average is inexact, and return False: Spark then calls `pushAggregation` without averages."""
         self._refused = self._refused or has_inexact_average(aggregation, self._schema)
         return False
 
     def pushAggregation(self, aggregation: Any) -> bool:  # noqa: N802
-        """Take an aggregation of rows to which Spark applies no further filter; Spark adds up what tasks return."""
+        """Accept an aggregation of rows to which Spark applies no further filter; Spark combines the tasks' results."""
         aggregated = None if self._refused else parse_aggregation(aggregation)
         if aggregated is not None:
             self._check_columns(aggregated.columns)
@@ -308,7 +308,7 @@ class PruningScanBuilder(
         )
 
     def _share(self, schema: StructType) -> float:
-        """The estimated share of the columns in the bytes of a row, by the default size of types, as Spark does it."""
+        """Estimate the share of the columns in the bytes of a row, by the default size of types, as Spark does."""
         return self.jvm.struct(schema).defaultSize() / self.jvm.struct(self._pin.state.schema()).defaultSize()
 
     def _parquet_scan(self, files: Sequence[ParquetFile], schema: StructType) -> Any:
@@ -318,7 +318,7 @@ class PruningScanBuilder(
         return self.jvm.parquet_scan(index, self.jvm.struct(self._pin.state.schema()), pruned, pushed)
 
     def _required_schema(self) -> StructType:
-        """The required columns, with all fields of structs, checked against the schema of the query's state."""
+        """Return the required columns with all fields of structs, checked against the schema of the query's state."""
         names = self._schema.names if self._pruned is None else self.jvm.parse_struct(self._pruned).names
         self._check_columns(names)
         return StructType([self._schema[name] for name in names])
@@ -349,7 +349,7 @@ class _PlannedScan(
     ),
     answers={"reflectsFullyPushedDownFilters": False},
 ):
-    """Wraps a scan of Spark: adds the description of the plan, and filters that Spark knows when it runs the query."""
+    """Wraps a scan of Spark: adds the description of the plan, and runtime filters."""
 
     def __init__(self, jvm: Jvm, inner: Any, batch: Any, plan: ReadPlan, schema: StructType) -> None:
         super().__init__(jvm, f"weft scan {next(_numbers)}", batch, plan, schema)

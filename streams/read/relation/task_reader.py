@@ -10,14 +10,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from weft.streams.read.relation.worker import conformed_batches
+from weft.streams.read.relation.worker import conform_batches
 from weft.streams.spark.for_workers import ForWorkers
 
 __all__ = ["TaskPartition", "TaskReader"]
 
 
 class TaskPartition(InputPartition):
-    """One planned task, its `value`. If there is no task, Spark adds a partition that is a plain `InputPartition`."""
+    """A partition whose `value` is a planned task. Without tasks Spark adds a partition of type `InputPartition`."""
 
 
 class TaskReader(ForWorkers, DataSourceReader):
@@ -26,7 +26,7 @@ class TaskReader(ForWorkers, DataSourceReader):
     def __init__(
         self, read: Callable[[Any], Iterator[pa.RecordBatch]], tasks: Sequence[Any], schema: StructType
     ) -> None:
-        """Take a plan.
+        """Remember a plan.
 
         Args:
             read: Reads one task; pickled.
@@ -38,14 +38,14 @@ class TaskReader(ForWorkers, DataSourceReader):
         self._schema = schema
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_tasks": ()}  # Spark sends the reader to every task, and each task its partition
+        return self.__dict__ | {"_tasks": ()}  # Spark sends the reader to all tasks, and each task in its partition
 
     def partitions(self) -> list[InputPartition]:
         """One partition per task."""
         return [TaskPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Read the rows of one task."""
         batches = self._read(partition.value) if isinstance(partition, TaskPartition) else iter(())
         # Spark also compares nullability, and a schema given by the user may declare keys nullable.
-        return conformed_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))
+        return conform_batches(batches, to_arrow_schema(self._schema, timezone="UTC"))

@@ -1,9 +1,9 @@
 """The fallback without access to the JVM: the same rows through a plain Python data source.
 
-Its limits come from Spark. Spark does not pass the columns that a query needs to a Python data source, so all are read.
-Spark keeps the partitions that the first query over a relation planned (`PythonDataSourceV2.readInfo`), so a view over
-such a source cannot be live: it is one fixed state, taken when the view is created. For the same reason no filter is
-pushed down, because the partitions pruned for one query would be used by the next.
+Its limits come from Spark. Spark does not tell a Python data source which columns a query needs, so all are read. Spark
+keeps the partitions that the first query over a relation planned (`PythonDataSourceV2.readInfo`), so a view over such a
+source cannot be live: it has a fixed state, which is taken when the view is created. For the same reason no filter is
+pushed down: the next query would use the partitions that were pruned for the first one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _FixedSource(Source):
 
 
 def fixed_dataframe(spark: SparkSession, planner: Planner) -> DataFrame:
-    """A DataFrame of all columns of the newest state; later changes of the tables are not visible in it."""
+    """Create a DataFrame of all columns of the newest state; later changes of the tables are not visible in it."""
     state = planner()
     return join_frames(_of_table(spark, state), state.joins(), lambda join: _of_table(spark, state.joined(join.name)))
 

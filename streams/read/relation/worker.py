@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conformed_batches", "task_reader"]
+__all__ = ["BATCH_ROWS", "PlannedTask", "RelationReadError", "conform_batches", "task_reader"]
 
-# Rows handed to the JVM at once; larger batches are cut, without a copy. No difference in speed was found from 4 k to
-# 1 M rows (tests/benchmarks/view_overhead.py), so this only bounds memory and what a LIMIT reads needlessly.
+# Rows per batch that is sent to the JVM; larger batches are cut, without a copy. Speed does not differ from 4 k to 1 M
+# rows (tests/benchmarks/view_overhead.py), so this only bounds memory and the rows that a LIMIT reads needlessly.
 BATCH_ROWS = 65_536
 
 TaskFunction = Callable[[Any], Iterator[pa.RecordBatch]]
@@ -29,10 +29,10 @@ class RelationReadError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A task of another plan than that of the reader to which Spark sends it.
+    """A task with its own function, for a partition of another plan than that of the reader.
 
     Attributes:
-        read: Reads it.
+        read: Reads the task.
         task: The task.
     """
 
@@ -41,24 +41,24 @@ class PlannedTask:
 
 
 def task_reader(read: TaskFunction, schema: pa.Schema, batch_rows: int = BATCH_ROWS) -> WorkerFunction:
-    """The function a Python worker runs for one input partition.
+    """Return the function that a Python worker runs for one input partition.
 
-    Spark sends the partition as one batch of one binary cell, the pickled task, and takes record batches back.
+    Spark sends the partition as one batch with one binary cell, the pickled task, and expects record batches.
     """
 
     def read_task(partition: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         [cell] = [value for batch in partition for value in batch.column(0)]
         task = pickle.loads(cell.as_py())  # noqa: S301 - written by our own driver, as all of Spark's functions are
         batches = task.read(task.task) if isinstance(task, PlannedTask) else read(task)
-        return conformed_batches(batches, schema, batch_rows)
+        return conform_batches(batches, schema, batch_rows)
 
     return read_task
 
 
-def conformed_batches(
+def conform_batches(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
+    """Yield the same rows as batches of `schema`, none larger than `batch_rows` and none empty."""
     for batch in batches:
         conformed = conform(batch, schema)
         _check_nulls(conformed)
@@ -67,7 +67,7 @@ def conformed_batches(
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of `schema`, in its order and types.
+    """Return the columns of `schema`, in its order and with its types.
 
     Raises:
         RelationReadError: A column is missing, or cannot be cast without loss.

@@ -17,7 +17,7 @@ export function followCards() {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.defaultPrevented) return;
     const inside = document.activeElement.closest?.("[data-card]");
-    const card = inside ?? [...document.querySelectorAll("[data-card]")].find((each) => each.firstElementChild);
+    const card = inside ?? [...document.querySelectorAll("[data-card]")].find((card) => card.firstElementChild);
     if (card?.firstElementChild) close(card);
   });
 

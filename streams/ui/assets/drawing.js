@@ -1,4 +1,4 @@
-// What the charts share: colours of the theme, data with errors, numbers in words.
+// Used by all charts: colours of the theme, loading of data with its errors, and formatting of numbers.
 import { SILENT, wordsOf } from "./failures.js";
 
 export function colour(name) {
@@ -19,7 +19,7 @@ export async function load(address, box) {
   return problem(box, wordsOf(answer.status, type, text));
 }
 
-// A line of text in the place of the chart.
+// Shows a line of text instead of the chart.
 export function sayText(box, text) {
   let line = box.querySelector(".empty");
   if (!line) {

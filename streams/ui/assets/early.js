@@ -1,5 +1,6 @@
-// Runs before the page is parsed; the other scripts come later. What is clicked, sent or pressed before they listen is
-// kept, and done once when they do: without them a form would be sent without its question, and a shortcut lost.
+// Runs before the page is parsed; the other scripts come later. Clicks, submits and keys from before the other scripts
+// listen are kept, and repeated once when they do. Otherwise a form would be sent without its confirmation, and a
+// shortcut would be lost.
 (() => {
   const kept = new Map();
   const keeps = { click: keepClick, submit: keepSubmit, keydown: keepShortcut };
@@ -41,7 +42,7 @@
     else addEventListener("DOMContentLoaded", tell);
   }
 
-  // What failed, and what to do, in the box that stays in sight until it is closed, or what failed has succeeded.
+  // Shows what failed and what to do, in a box that stays until it is closed or the same request succeeds.
   function fail(what, hint) {
     document.getElementById("failed-what").textContent = what;
     document.getElementById("failed-hint").textContent = hint;

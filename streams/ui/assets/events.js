@@ -1,4 +1,4 @@
-// The picture of a row: what is known of an event is shown beside it, with the mouse and with the keyboard.
+// The picture of a row: shows the details of the event that the mouse or the keyboard points at.
 import { tip } from "./drawing.js";
 
 const STEPS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
@@ -15,7 +15,7 @@ export function followEvents(picture) {
     label.show(event.getAttribute("aria-label"), mark.right - box.left, mark.top - box.top);
   }
   function choose(event) {
-    for (const each of events) each.setAttribute("tabindex", each === event ? "0" : "-1");
+    for (const other of events) other.setAttribute("tabindex", other === event ? "0" : "-1");
     event.focus();
   }
   events.forEach((event, number) => {

@@ -1,4 +1,4 @@
-// Every request that fails is said on the page, in words: those of htmx here, those of charts where the chart is.
+// Shows every failed request on the page: those of htmx here, those of a chart in its place.
 
 export const SILENT = { what: "weft ui does not answer", hint: "Is it still running? Then try again." };
 
@@ -39,7 +39,7 @@ export function showFailures() {
   addEventListener("pageshow", () => (leaving = false));
 }
 
-// What an answer with an error says: one of weft ui has an alert or a line of text, one of a proxy may be anything.
+// Reads the message of an error response. weft ui sends an alert or a line of text, a proxy may send anything.
 export function wordsOf(status, type, text) {
   if (type?.startsWith("text/plain") && text.trim()) return { what: text.trim(), hint: "" };
   if (type?.startsWith("text/html")) {
@@ -52,8 +52,8 @@ export function wordsOf(status, type, text) {
       const { error, hint, guide } = JSON.parse(text);
       if (error) return { what: error, hint: [hint, guide && `guide: ${guide}`].filter(Boolean).join(" ") };
     } catch {
-      // it is none of weft ui
+      // the answer is not from weft ui
     }
   }
-  return { what: `The answer is ${status}, not what was asked for`, hint: "Try again; what weft ui has printed says more." };
+  return { what: `The server answered ${status} instead of the page`, hint: "Try again, and see the output of weft ui." };
 }

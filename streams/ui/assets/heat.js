@@ -21,7 +21,7 @@ export function drawHeat(box) {
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", "Heat map of file groups. Arrow keys move, Enter shows the files. The list below has the same.");
-  let found = null;
+  let data = null;
   let side = 10;
   let columns = 1;
   let chosen = 0;
@@ -38,8 +38,8 @@ export function drawHeat(box) {
   }
 
   function paint() {
-    if (!found) return;
-    const count = found.names.length;
+    if (!data) return;
+    const count = data.names.length;
     const wide = box.clientWidth - 24;
     side = Math.max(5, Math.min(34, Math.floor(Math.sqrt((wide * 360) / Math.max(1, count)))));
     columns = Math.max(1, Math.floor(wide / side));
@@ -52,12 +52,12 @@ export function drawHeat(box) {
     ctx.scale(ratio, ratio);
     const { value, text, most } = METRICS[metric.value];
     let highest = 0;
-    for (let i = 0; i < count; i++) highest = Math.max(highest, value(found, i));
+    for (let i = 0; i < count; i++) highest = Math.max(highest, value(data, i));
     if (most) highest = most; // a ratio means the same in every table
     const colours = ramp();
     const gap = side > 8 ? 2 : 1;
     for (let i = 0; i < count; i++) {
-      const share = highest ? Math.min(1, value(found, i) / highest) : 0;
+      const share = highest ? Math.min(1, value(data, i) / highest) : 0;
       ctx.fillStyle = colours[Math.round(Math.sqrt(share) * (STEPS - 1))];
       ctx.fillRect((i % columns) * side, Math.floor(i / columns) * side, side - gap, side - gap);
     }
@@ -71,30 +71,30 @@ export function drawHeat(box) {
   }
 
   const describe = (i) =>
-    `${found.names[i]}: ${found.rows[i].toLocaleString("en")} rows, base ${bytes(found.base[i])}, logs ${bytes(found.log[i])}` +
-    `, ${found.commits[i]} commits wait${found.age[i] == null ? "" : `, the oldest for ${duration(found.age[i])}`}`;
+    `${data.names[i]}: ${data.rows[i].toLocaleString("en")} rows, base ${bytes(data.base[i])}, logs ${bytes(data.log[i])}` +
+    `, ${data.commits[i]} commits wait${data.age[i] == null ? "" : `, the oldest for ${duration(data.age[i])}`}`;
 
   function at(event) {
     const place = canvas.getBoundingClientRect();
     const column = Math.floor((event.clientX - place.left) / side);
     const number = Math.floor((event.clientY - place.top) / side) * columns + column;
-    return column < columns && found && number < found.names.length ? number : -1;
+    return column < columns && data && number < data.names.length ? number : -1;
   }
 
   function open(number) {
-    const query = new URLSearchParams({ name: found.names[number] });
+    const query = new URLSearchParams({ name: data.names[number] });
     htmx.ajax("GET", `${document.body.dataset.root}/files/group?${query}`, { target: "#group", swap: "innerHTML show:top" });
   }
 
   async function renew() {
     const answer = await load(box.dataset.from, box);
     if (!answer) return;
-    found = answer;
-    scale.hidden = !found.names.length;
-    if (!found.names.length) return sayText(box, "The table has no rows yet.");
+    data = answer;
+    scale.hidden = !data.names.length;
+    if (!data.names.length) return sayText(box, "The table has no rows yet.");
     clearText(box);
     if (!canvas.isConnected) box.prepend(canvas);
-    chosen = Math.min(chosen, found.names.length - 1);
+    chosen = Math.min(chosen, data.names.length - 1);
     paint();
   }
 
@@ -117,7 +117,7 @@ export function drawHeat(box) {
     if (step === undefined) return;
     event.preventDefault();
     const next = chosen + step;
-    if (next >= 0 && next < found.names.length) chosen = next;
+    if (next >= 0 && next < data.names.length) chosen = next;
     focused = true;
     paint();
     said.textContent = describe(chosen);

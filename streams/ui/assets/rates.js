@@ -3,13 +3,13 @@ import { axes, clearText, colour, load, times, utc } from "./drawing.js";
 
 export function drawRates(box) {
   let plot = null;
-  let found = null;
+  let data = null;
 
   const size = () => ({ width: Math.max(240, box.clientWidth - 24), height: 240 });
 
   function build() {
     plot?.destroy();
-    const series = found.streams.map((name, number) => ({
+    const series = data.streams.map((name, number) => ({
       label: name,
       stroke: colour(`s${(number % 8) + 1}`),
       width: 2,
@@ -25,7 +25,7 @@ export function drawRates(box) {
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
         cursor: { points: { size: 7 }, drag: { x: false, y: false } },
       },
-      [found.times, ...found.rates],
+      [data.times, ...data.rates],
       box,
     );
   }
@@ -34,12 +34,12 @@ export function drawRates(box) {
     const answer = await load(box.dataset.from, box);
     if (!answer) return;
     clearText(box);
-    const same = found && found.streams.join() === answer.streams.join();
-    found = answer;
-    if (same) plot.setData([found.times, ...found.rates]);
+    const same = data && data.streams.join() === answer.streams.join();
+    data = answer;
+    if (same) plot.setData([data.times, ...data.rates]);
     else build();
   }
 
   renew();
-  return { renew, resize: () => plot?.setSize(size()), recolour: () => found && build() };
+  return { renew, resize: () => plot?.setSize(size()), recolour: () => data && build() };
 }

@@ -55,9 +55,9 @@ function follow() {
       text.textContent = "live";
       if (document.querySelector("[data-waits]")) location.reload();
       // What the page shows may be older than the first event.
-      const known = first && JSON.parse(event.data) === document.body.dataset.seen;
+      const isCurrent = first && JSON.parse(event.data) === document.body.dataset.cut;
       first = false;
-      if (known) return;
+      if (isCurrent) return;
       document.body.dispatchEvent(new CustomEvent("weft-news"));
     });
     source.addEventListener("trouble", (event) => say(`${JSON.parse(event.data)}. What this page shows is old.`));
@@ -93,14 +93,14 @@ function follow() {
   open();
 }
 
-// Why an address answers with an error; null if it does not, or does not answer at all.
+// Returns why a request of an address fails; null if it succeeds, or if there is no response.
 async function refusal(address) {
   const control = new AbortController();
   try {
     const answer = await fetch(address, { signal: control.signal });
     if (!answer.ok) return wordsOf(answer.status, answer.headers.get("Content-Type"), await answer.text()).what;
   } catch {
-    // it does not answer
+    // no response
   } finally {
     control.abort();
   }
@@ -122,12 +122,12 @@ function beforeSubmit(event) {
     event.preventDefault();
     return;
   }
-  for (const shown of form.querySelectorAll("[data-key]")) {
-    shown.nextElementSibling.value = `${shown.dataset.key}=${shown.value}`;
+  for (const input of form.querySelectorAll("[data-key]")) {
+    input.nextElementSibling.value = `${input.dataset.key}=${input.value}`;
   }
 }
 
-// Ends a search that is under way: the server sees that nobody waits any more.
+// Cancels a running search: the server notices that the browser has disconnected.
 function abort(event) {
   const button = event.target.closest("[data-abort]");
   if (button) htmx.trigger(document.getElementById(button.dataset.abort), "htmx:abort");

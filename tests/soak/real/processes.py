@@ -10,28 +10,23 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
+
+from tests.http_get import get
+from tests.reserved_port import reserved_port
 
 STOP_SECONDS: Final = 60.0
 START_SECONDS: Final = 30.0
 POLL_SECONDS: Final = 0.1
 _PAGE_MIB: Final = os.sysconf("SC_PAGE_SIZE") / 1024**2
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 class Process:
@@ -111,7 +106,22 @@ class Process:
         """Called with each line of standard output, in a thread."""
 
 
-class WeftRun(Process):
+class Server(Process):
+    """A process that serves a port, which it gets again when it is started again."""
+
+    def __init__(self, name: str, arguments: Callable[[int], tuple[str, ...]], log: Path) -> None:
+        self._reservation = contextlib.ExitStack()
+        self.port = self._reservation.enter_context(reserved_port())
+        super().__init__(name, arguments(self.port), log)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._reservation.close()
+
+
+class WeftRun(Server):
     """``weft run PIPELINE --http PORT --json``.
 
     Attributes:
@@ -119,9 +129,8 @@ class WeftRun(Process):
     """
 
     def __init__(self, pipeline: Path, log: Path) -> None:
-        self.port = free_port()
-        arguments = ("weft.streams.cli.main", "run", str(pipeline), "--http", str(self.port), "--json")
-        super().__init__("weft run", arguments, log)
+        command = ("weft.streams.cli.main", "run", str(pipeline), "--json", "--http")
+        super().__init__("weft run", lambda port: (*command, str(port)), log)
         self.statuses: dict[str, dict[str, Any]] = {}
 
     def heard(self, line: str) -> None:
@@ -155,9 +164,7 @@ class WeftRun(Process):
         Raises:
             OSError: It does not answer.
         """
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            text: str = answer.read().decode()
-            return text
+        return get(f"http://127.0.0.1:{self.port}/metrics", seconds=5)
 
 
 class AnyRegistry(Protocol):
@@ -172,13 +179,15 @@ class AnyRegistry(Protocol):
     def register(self, subject: str, schema: str, kind: str) -> int: ...
 
 
-class Registry(Process):
+class Registry(Server):
     """The schema registry of the tests. It keeps port and schemas."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
-        arguments = ("tests.soak.real.registry_process", str(self.port), str(folder / "schemas.jsonl"))
-        super().__init__("registry", arguments, folder / "registry.log")
+        super().__init__(
+            "registry",
+            lambda port: ("tests.soak.real.registry_process", str(port), str(folder / "schemas.jsonl")),
+            folder / "registry.log",
+        )
 
     @property
     def url(self) -> str:

@@ -33,7 +33,7 @@ def test_all_messages_are_sent_once(real_broker: RealBroker) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.streams.demo.given_broker.REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr("weft.streams.demo.external_broker.REQUEST_SECONDS", 0.5)
     with FaultyBroker() as broker:
         broker.set_reachable(reachable=False)
         fed = weft("demo", "--feed", broker.bootstrap_servers, "--rows", str(MIN_ROWS))

@@ -135,7 +135,7 @@ def test_what_cannot_be_sent_is_told(start: Start) -> None:
     assert "hint: did you mean orders? it has orders; --create creates it" in done.stderr
     done = send(address, "orders", '{"order_id": 1}\n[1]\n')
     assert (done.returncode, done.stdout) == (1, "")
-    assert "standard input, line 2: this is no JSON object: [1]" in done.stderr
+    assert "standard input, line 2: not a JSON object: [1]" in done.stderr
 
 
 def test_a_topic_that_does_not_exist_is_created_on_demand(start: Start) -> None:
@@ -153,8 +153,8 @@ def test_a_topic_that_does_not_exist_is_created_on_demand(start: Start) -> None:
         ([], "there is no topic"),
         (["--file", "orders.jsonl"], "--file orders.jsonl: the topic is missing"),
         (["--file", "orders=nowhere.jsonl"], "--file orders=nowhere.jsonl: No such file or directory"),
-        (["--file", "orders=bad.jsonl"], "bad.jsonl, line 2: this is no JSON"),
-        (["--topic", "a/b"], "'a/b' is no name of a topic"),
+        (["--file", "orders=bad.jsonl"], "bad.jsonl, line 2: not valid JSON"),
+        (["--topic", "a/b"], "'a/b' is not a topic name"),
         (["--topic", "orders", "--partitions", "0"], "--partitions 0: a topic has one or more"),
     ],
 )

@@ -73,18 +73,18 @@ def test_names_within_a_type_are_in_its_namespace() -> None:
     outer = record("Order", {"first": inner, "second": "Line"}, namespace="other")
     fields = parse_avro([json.dumps(record("shop.Row", {"order": outer, "line": "other.Line"}))]).fields
     assert fields[0].type.fields[1].type is fields[1].type
-    with pytest.raises(ValueError, match=r"its type Line is not known"):
+    with pytest.raises(ValueError, match=r"its type Line is not defined"):
         parse_avro([json.dumps(record("shop.Row", {"order": outer, "line": "Line"}))])
 
 
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("None", "its type None is not known"),
+        ("None", "its type None is not defined"),
         (record("R", {"a": record("A", {}), "b": record("A", {"x": "int"})}), "the type A is defined twice"),
         (
             {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2},
-            "two fields of R have one name",
+            "two fields of R have the same name",
         ),
         ({"type": "record"}, "its type record has no name"),
         ({"type": "enum", "name": "E"}, "the enum E has no symbols"),

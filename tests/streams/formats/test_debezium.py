@@ -115,7 +115,7 @@ def test_options_of_the_format(spark: SparkSession) -> None:
     assert (row.body, row._supplied, row[SOURCE].reason) == (None, [], None)
     [row] = decode(spark, [message])
     assert "the message has no schema" in row[SOURCE].reason
-    with pytest.raises(InvalidInput, match="decimals: 'precise' is not known"):
+    with pytest.raises(InvalidInput, match="decimals: unknown value 'precise'"):
         decode(spark, [message], format_options={"decimals": "precise"})
     with pytest.raises(InvalidInput, match=r"'_debezium'.*reserved"):
         decode_messages(messages(spark, []), {"_debezium": "int"}, message_format="debezium", select=None, where=None)

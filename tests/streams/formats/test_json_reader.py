@@ -345,7 +345,7 @@ def test_times_do_not_overflow_and_lose_no_time_of_day(spark: SparkSession) -> N
 
 
 def test_a_map_has_texts_as_keys(spark: SparkSession) -> None:
-    with pytest.raises(InvalidInput, match="keys of a map are texts"):
+    with pytest.raises(InvalidInput, match="keys of a map in JSON are strings"):
         reasons_and_values(spark, [], {"id": "array<map<int,string>>"})
 
 

@@ -19,7 +19,7 @@ from tests.streams.formats.registry_server import SchemaRegistry, guid_of
 from tests.streams.formats.test_avro import record
 from tests.streams.formats.test_protobuf import OTHER
 from weft.streams.formats import registry as registry_module
-from weft.streams.formats.registry import KEY_HEADER, NO_HEADER, VALUE_HEADER, framed, split_header
+from weft.streams.formats.registry import KEY_HEADER, NO_HEADER, VALUE_HEADER, add_schema_id, split_header
 from weft.streams.pipeline.infer.infer_messages import kafka_messages, keys_and_values
 from weft.streams.pipeline.infer.infer_registry import Kafka
 from weft.streams.write.dead_letter import SOURCE
@@ -112,8 +112,8 @@ def test_infer(registry: SchemaRegistry, name: str, *, url: bool) -> None:
 
 
 def test_a_header_without_a_value_names_no_schema() -> None:
-    assert framed(b"x", [{"key": VALUE_HEADER, "value": None}], VALUE_HEADER) == b"x"
-    assert framed(None, [{"key": VALUE_HEADER, "value": b"\0"}], VALUE_HEADER) is None
+    assert add_schema_id(b"x", [{"key": VALUE_HEADER, "value": None}], VALUE_HEADER) == b"x"
+    assert add_schema_id(None, [{"key": VALUE_HEADER, "value": b"\0"}], VALUE_HEADER) is None
     assert split_header(b"\1" + b"\0" * 15) is None
     assert split_header(b"\1" + b"\0" * 16 + b"x") == ("00000000-0000-0000-0000-000000000000", b"x")
     assert guid_of(1) != guid_of(2)

@@ -85,7 +85,7 @@ def test_a_range_that_ends_in_transaction_markers_ends(broker: Broker, topic: st
 def test_records_deleted_by_retention_are_a_loss(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_records(topic, 0, 40)
-    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[10, 90\), the log has offsets \[40, 100\)"):
+    with pytest.raises(DataLoss, match=rf"{topic}-0 needs offsets \[10, 90\), the log has offsets \[40, 100\)"):
         read(10, 90, parsed(broker, topic))
     lenient = parsed(broker, topic, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING, "weft.kafka"):
@@ -100,7 +100,7 @@ def test_a_truncated_log_is_a_loss(broker: Broker, topic: str, left: int) -> Non
     broker.delete_topic(topic)
     broker.create_topics({topic: 1})
     produce(broker, topic, list(range(left)))
-    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[30, 90\), the log has offsets \[0, {left}\)"):
+    with pytest.raises(DataLoss, match=rf"{topic}-0 needs offsets \[30, 90\), the log has offsets \[0, {left}\)"):
         read(30, 90, parsed(broker, topic))
     assert read(30, 90, parsed(broker, topic, failOnDataLoss="false")).num_rows == 0
 
@@ -108,7 +108,7 @@ def test_a_truncated_log_is_a_loss(broker: Broker, topic: str, left: int) -> Non
 def test_a_topic_that_disappears_is_a_loss(broker: Broker, topic: str) -> None:
     produce(broker, topic, list(range(100)))
     broker.delete_topic(topic)
-    with pytest.raises(DataLoss, match=rf"{topic}-0 wanted offsets \[0, 90\), the partition does not exist"):
+    with pytest.raises(DataLoss, match=rf"{topic}-0 needs offsets \[0, 90\), the partition does not exist"):
         # librdkafka reports nothing, so the source has to send a request.
         read(0, 90, parsed(broker, topic), silence_seconds=0.1)
     assert read(0, 90, parsed(broker, topic, failOnDataLoss="false"), silence_seconds=0.1).num_rows == 0

@@ -99,7 +99,7 @@ def test_a_truncated_log_is_a_loss_and_is_read_from_its_first_offset_in_the_next
 def test_a_deleted_partition_keeps_its_offset_and_is_a_loss_only_while_subscribed() -> None:
     gone = plan_end({A: 5, B: 7}, {A: Log(0, 9)}, ["t"], limit=None)
     assert gone.offsets == {A: 9, B: 7}
-    assert "t-1 wanted offset 7" in gone.losses[0]
+    assert "t-1 needs offset 7" in gone.losses[0]
     assert "its topic was deleted" in gone.losses[0], "Kafka never takes a single partition away"
     dropped = plan_end({A: 5, Partition("old", 0): 7}, {A: Log(0, 9)}, ["t"], limit=None)
     assert dropped == ({A: 9, Partition("old", 0): 7}, [])
@@ -114,13 +114,13 @@ def test_starting_offsets_by_name_and_number() -> None:
     assert plan_start({Partition("t", OTHERS): -1}, logs).offsets == {A: 9, B: 8}
     assert plan_start({A: 7, B: 2}, logs) == (
         {A: 7, B: 4},
-        ["t-1 wanted offset 2, the log has offsets [4, 8): retention deleted older records"],
+        ["t-1 needs offset 2, the log has offsets [4, 8): retention deleted older records"],
     )
     with pytest.raises(InvalidInput, match="t-1 is not named"):
         plan_start({A: 5}, logs)
     with pytest.raises(InvalidInput, match="t-7 is not a partition"):
         plan_start({A: 5, B: 5, Partition("t", 7): 0}, logs)
-    with pytest.raises(InvalidInput, match=r"t-0 wanted offset 10, the log has offsets \[3, 9\)"):
+    with pytest.raises(InvalidInput, match=r"t-0 needs offset 10, the log has offsets \[3, 9\)"):
         plan_start({A: 10, B: 5}, logs)
 
 

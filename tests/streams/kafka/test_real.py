@@ -130,7 +130,7 @@ def test_retention_that_passes_a_stopped_query(real_broker: RealBroker, name: st
     with Query(real_broker, name, position) as strict:
         for _ in range(2):
             with pytest.raises(
-                DataLoss, match=rf"{name}-1 wanted offset {before[1]}, .*\[150, 200\).*retention deleted"
+                DataLoss, match=rf"{name}-1 needs offset {before[1]}, .*\[150, 200\).*retention deleted"
             ):
                 strict.plan()
     skipped = SKIPPED.total()

@@ -247,7 +247,7 @@ def test_without_topic_ids_a_shorter_log_means_recreated(old_broker: FaultyBroke
         query.drain()
         position = query.position
         sent = recreate(old_broker, "shorter", 5)
-        with pytest.raises(DataLoss, match=r"shorter-0 wanted offset 10, .*\[0, 5\).*recreated"):
+        with pytest.raises(DataLoss, match=r"shorter-0 needs offset 10, .*\[0, 5\).*recreated"):
             query.plan()
     with Query(old_broker, "shorter", position, failOnDataLoss="false") as lenient:
         assert [value for *_, value in lenient.drain()] == sent

@@ -304,7 +304,7 @@ def test_records_deleted_by_retention_fail_the_query_unless_losses_are_allowed(
     produce(broker, topic, numbers(10, 30))
     broker.delete_records(topic, 0, 20)
     with pytest.raises(
-        StreamingQueryException, match=rf"DataLoss.*{topic}-0 wanted offset 10, .*\[20, 30\).*retention deleted"
+        StreamingQueryException, match=rf"DataLoss.*{topic}-0 needs offset 10, .*\[20, 30\).*retention deleted"
     ):
         run(strict)
     assert run(strict | {"failOnDataLoss": "false"}) == [numbers(20, 30)]
@@ -327,7 +327,7 @@ def test_records_deleted_between_planning_and_reading_fail_the_query(
     broker.delete_records(topic, 0, 5)
     # The replay is planned from the checkpoint alone, so the executor detects it.
     with pytest.raises(
-        StreamingQueryException, match=r"DataLoss.*wanted offsets \[0, 10\), the log has offsets \[5, 20\)"
+        StreamingQueryException, match=r"DataLoss.*needs offsets \[0, 10\), the log has offsets \[5, 20\)"
     ):
         run(given)
     assert run(given | {"failOnDataLoss": "false"}) == [numbers(5, 10), numbers(10, 20)]

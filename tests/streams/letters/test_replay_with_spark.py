@@ -156,7 +156,7 @@ def test_a_pipeline_that_cannot_replay_makes_no_plan(spark: SparkSession, tmp_pa
         with pytest.raises(InvalidInput, match=message):
             spark_run(spark, table, writer, store)
     plain = load_pipeline(pipeline_file(tmp_path)).writer("sa")
-    with pytest.raises(InvalidInput, match="hold rows of the source, not messages"):
+    with pytest.raises(InvalidInput, match="contain rows of the source, which cannot be replayed"):
         spark_run(spark, table, plain, store)
     assert store.list("") == []  # type: ignore[arg-type]
 

@@ -221,7 +221,7 @@ def test_archives_of_a_pipeline_are_relative_to_its_file(tmp_path: Path) -> None
 
 
 def test_a_local_checkpoint_in_cluster_mode_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is on the local disk of the driver") as caught:
+    with pytest.raises(InvalidInput, match="is on the driver's local disk") as caught:
         refuse_local_disk("/state/checkpoints/orders", "file")
     assert "resume: table" in caught.value.hint
     refuse_local_disk("/state/checkpoints/orders", "hdfs")  # if fs.defaultFS is HDFS

@@ -21,7 +21,7 @@ from tests.streams.ui.site import make_site
 from weft import Table
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
 from weft.streams.ui import row_pages, row_query
-from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -325,7 +325,7 @@ def test_a_start_page_of_several_tables(browser: Browser, axe: str, tmp_path: Pa
         table = Table.create(tmp_path / name, CONFIG)
     with table.writer("orders") as writer:
         writer.append(pa.table({"id": [1], "orders_n": [1], "orders_ts": [1]}))
-    tables = TableList([Shown(CommandSettings(TableLocation(str(tmp_path))))], write=False)
+    tables = TableList([Target(CommandSettings(TableLocation(str(tmp_path))))], write=False)
     with served(tables) as place, visited(browser, place, "/", color_scheme="light") as page:
         expect(page.locator("#live tbody tr").last).to_contain_text("1 event in logs")
         for width in (1440, 390):

@@ -74,8 +74,8 @@ def test_cells_count_each_entry_of_the_span_once(table: Table, data: st.DataObje
 @pytest.mark.parametrize("first", [600, 1], ids=["whole", "the newest first"])
 def test_closing_lanes_and_replays_are_no_restores(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     """The entry that ends a closing says only which one began it, and that may be among those that are read later."""
-    monkeypatch.setattr(lane_history, "_FIRST", first)
-    monkeypatch.setattr(lane_history, "_LEAST", first)
+    monkeypatch.setattr(lane_history, "_FIRST_ENTRIES", first)
+    monkeypatch.setattr(lane_history, "_MIN_PER_LANE", first)
     table = Table.create(new_uri(), SHOP)
     append(table, orders(1))
     table.savepoint("here")
@@ -118,8 +118,8 @@ def test_a_cell_names_the_last_of_its_entries(table: Table) -> None:
 def test_the_newest_entries_are_those_of_the_log(
     table: Table, monkeypatch: pytest.MonkeyPatch, first: int, count: int
 ) -> None:
-    monkeypatch.setattr(lane_history, "_FIRST", first)
-    monkeypatch.setattr(lane_history, "_LEAST", 1)
+    monkeypatch.setattr(lane_history, "_FIRST_ENTRIES", first)
+    monkeypatch.setattr(lane_history, "_MIN_PER_LANE", 1)
     history, looked = LaneHistory(), inspection(table)
     history.update(looked)
     found, expected = history.newest(looked, count), looked.timeline(count)
@@ -131,8 +131,8 @@ def test_the_newest_entries_are_those_of_the_log(
 
 def test_what_was_not_read_is_estimated_from_a_sample(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = loaded(table)
-    monkeypatch.setattr(lane_history, "_FIRST", 1)
-    monkeypatch.setattr(lane_history, "_LEAST", 1)
+    monkeypatch.setattr(lane_history, "_FIRST_ENTRIES", 1)
+    monkeypatch.setattr(lane_history, "_MIN_PER_LANE", 1)
     monkeypatch.setattr(LaneHistory, "_read_older", LaneHistory._sample)
     history, looked = LaneHistory(), inspection(table)
     history.update(looked)
@@ -184,9 +184,9 @@ def test_every_kind_of_entry_is_drawn(table: Table) -> None:
 
 
 def test_a_long_log_is_read_in_pages_from_its_end(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_history, "_FIRST", 2)
-    monkeypatch.setattr(lane_history, "_LEAST", 2)
-    monkeypatch.setattr(lane_history, "_PAGE", 3)
+    monkeypatch.setattr(lane_history, "_FIRST_ENTRIES", 2)
+    monkeypatch.setattr(lane_history, "_MIN_PER_LANE", 2)
+    monkeypatch.setattr(lane_history, "_PAGE_ENTRIES", 3)
     whole, paged = LaneHistory(), loaded(table)
     monkeypatch.undo()
     whole.update(inspection(table))

@@ -23,7 +23,7 @@ from weft.streams.pipeline.file.model import CommandSettings, TableLocation
 from weft.streams.pipeline.file.pipeline import load_settings
 from weft.streams.ui import listed_tables, table_summaries, watched_table
 from weft.streams.ui.application import build_list_application
-from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 from weft.streams.ui.problems import Severity
 from weft.streams.ui.spark_turn import SparkTurn
 from weft.streams.ui.table_summaries import TableSummaries, worst_first
@@ -57,7 +57,7 @@ def shown() -> Iterator[Show]:
     """Lists tables, and asks for their pages; what runs in the background ends with the test."""
     made: list[TableList] = []
 
-    def show(*targets: Path | str | Shown, write: bool = False) -> tuple[TableList, TestClient]:
+    def show(*targets: Path | str | Target, write: bool = False) -> tuple[TableList, TestClient]:
         tables = listed(*targets, write=write)
         made.append(tables)
         return tables, TestClient(build_list_application(tables, ACCESS), base_url=ORIGIN, follow_redirects=False)
@@ -67,8 +67,10 @@ def shown() -> Iterator[Show]:
         each.close()
 
 
-def listed(*targets: Path | str | Shown, write: bool = False) -> TableList:
-    given = [each if isinstance(each, Shown) else Shown(CommandSettings(TableLocation(str(each)))) for each in targets]
+def listed(*targets: Path | str | Target, write: bool = False) -> TableList:
+    given = [
+        each if isinstance(each, Target) else Target(CommandSettings(TableLocation(str(each)))) for each in targets
+    ]
     return TableList(given, write=write)
 
 
@@ -115,7 +117,7 @@ def test_what_is_wrong_comes_first(tmp_path: Path, shown: Show) -> None:
     append(Table.create(tmp_path / "a", SHOP), orders(1))
     broken = Table.create(tmp_path / "z", SHOP)
     append(broken, orders(1))
-    _, client = shown(tmp_path / "a", Shown(load_settings(str(file), "spark", "compaction"), str(file)), broken.uri)
+    _, client = shown(tmp_path / "a", Target(load_settings(str(file), "spark", "compaction"), str(file)), broken.uri)
     eventually(client, lambda found: "could not store 1 message" in found["table"])
     shutil.rmtree(tmp_path / "z")
     summaries = eventually(
@@ -178,11 +180,11 @@ def test_names_are_unique_and_stay(tmp_path: Path, lake: Path) -> None:
     Table.create(tmp_path / "more/lake/plain", SHOP)
     Table.create(tmp_path / "more/odd name?", SHOP)
     both = listed(lake, tmp_path / "other/plain", tmp_path / "more/lake", tmp_path / "more/odd name?")
-    assert list(both.known) == ["lake/plain", "lake/plain-2", "lake/shop/wide", "odd_name_", "plain"]
+    assert list(both.by_name) == ["lake/plain", "lake/plain-2", "lake/shop/wide", "odd_name_", "plain"]
     Table.create(lake / "a", SHOP)
     both.list_again()
-    assert list(both.known)[1:3] == ["lake/plain", "lake/plain-2"]
-    assert listed(lake, lake / "plain").known.keys() == {"plain", "lake/shop/wide", "lake/a"}  # one table, one line
+    assert list(both.by_name)[1:3] == ["lake/plain", "lake/plain-2"]
+    assert listed(lake, lake / "plain").by_name.keys() == {"plain", "lake/shop/wide", "lake/a"}  # one table, one line
     both.close()
 
 
@@ -224,8 +226,8 @@ def test_a_damaged_table_does_not_hide_the_others(lake: Path, shown: Show, monke
 def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(9):
         append(Table.create(tmp_path / f"lake/t{number}", SHOP), orders(number))
-    monkeypatch.setattr(listed_tables, "MOST_OPEN", 3)
-    monkeypatch.setattr(table_summaries, "MOST_KEPT", 3)  # two threads want the last place
+    monkeypatch.setattr(listed_tables, "MAX_OPEN", 3)
+    monkeypatch.setattr(table_summaries, "MAX_KEPT", 3)  # two threads want the last place
     monkeypatch.setattr(table_summaries, "PARALLEL", 2)
     monkeypatch.setattr(table_summaries, "REOPEN_SECONDS", 10 * WITHIN)
     reading, most, lock = [0], [0], threading.Lock()
@@ -237,7 +239,7 @@ def test_only_some_tables_are_open_at_a_time(tmp_path: Path, monkeypatch: pytest
         opened.append(given[0].name)  # type: ignore[attr-defined]
         begin(watched, *given)  # type: ignore[arg-type]
 
-    def read(summaries: TableSummaries, name: str, given: Shown) -> table_summaries.Summary:
+    def read(summaries: TableSummaries, name: str, given: Target) -> table_summaries.Summary:
         with lock:
             reading[0] += 1
             most[0] = max(most[0], reading[0])
@@ -308,26 +310,26 @@ def test_one_at_a_time_has_spark_and_one_that_waits_may_give_up() -> None:
     got: list[bool] = []
 
     def wait() -> None:
-        with turn.taken(wanted.is_set) as mine:
+        with turn.take(wanted.is_set) as mine:
             got.append(mine)
 
-    with turn.taken(lambda: True) as mine:
+    with turn.take(lambda: True) as mine:
         assert mine
-        assert not turn.wanted
+        assert not turn.is_awaited
         waiting = [threading.Thread(target=wait) for _ in range(2)]
         waiting[0].start()
-        while not turn.wanted:
+        while not turn.is_awaited:
             time.sleep(0.01)
         wanted.clear()
         waiting[0].join(WITHIN)
         assert got == [False]
         wanted.set()
         waiting[1].start()
-        while not turn.wanted:
+        while not turn.is_awaited:
             time.sleep(0.01)
     waiting[1].join(WITHIN)
     assert got == [False, True]
-    assert not turn.wanted
+    assert not turn.is_awaited
 
 
 def test_a_table_that_was_not_read_comes_after_what_is_wrong() -> None:

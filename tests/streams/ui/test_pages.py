@@ -138,7 +138,7 @@ def test_one_entry_has_its_details(client: TestClient, table: Table) -> None:
         ("/files/group?name=b00-9", 404, "no file group"),
         ("/overview/rates.json?minutes=-1", 400, "minutes is"),
         ("/nothing", 404, "no page"),
-        ("/data/rows.xlsx", 400, "no form of a download"),
+        ("/data/rows.xlsx", 400, "rows cannot be downloaded as"),
         ("/letters/letter?name=q/0-0:1", 400, "belong to a pipeline"),
     ],
 )
@@ -336,10 +336,10 @@ def test_the_limit_is_kept_and_more_is_said(client: TestClient) -> None:
     ("query", "message"),
     [
         ("column=nope&operator=%3D&value=1", "there is no column"),
-        ("column=id&operator=%3D&value=seven", "is no bigint"),
+        ("column=id&operator=%3D&value=seven", "expected bigint"),
         ("column=id&operator=contains&value=7", "not a string"),
-        ("column=id&operator=like&value=7", "is no operator"),
-        ("column=id", "not complete"),
+        ("column=id&operator=like&value=7", "unknown operator"),
+        ("column=id", "incomplete"),
         ("limit=0", "limit"),
         ("limit=9999999", "limit"),
         ("as_of=nowhere", "savepoint"),
@@ -567,6 +567,6 @@ def test_rates_of_the_chart_have_one_number_for_each_time(client: TestClient) ->
 
 @pytest.mark.parametrize("most", [1, 10, 700])
 def test_a_download_ends_at_its_limit(client: TestClient, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(row_query, "MOST_DOWNLOADED", most)
+    monkeypatch.setattr(row_query, "MAX_DOWNLOADED", most)
     text, stored = download(client, "")
     assert len(text) == stored.num_rows == most

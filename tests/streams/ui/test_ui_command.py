@@ -125,7 +125,7 @@ def test_a_folder_without_tables_is_refused_with_what_to_give(tmp_path: Path) ->
     result = weft("ui", tmp_path / "lake")
     assert result.exit_code == 1
     assert f"there is no table in {tmp_path / 'lake'}, nor in the folders there" in result.stderr
-    assert "hint: weft ui takes tables, folders of tables and pipeline files" in result.stderr
+    assert "hint: give tables, folders of tables or pipeline files" in result.stderr
 
 
 def test_one_of_several_tables_that_is_missing_is_named(table: Table, tmp_path: Path) -> None:

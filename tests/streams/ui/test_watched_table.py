@@ -16,7 +16,7 @@ from tests.wait_until import wait_until
 from weft import Table
 from weft.storage.errors import NotFound
 from weft.streams.pipeline.file.model import CommandSettings, TableLocation
-from weft.streams.ui.listed_tables import Shown, TableList
+from weft.streams.ui.listed_tables import TableList, Target
 from weft.streams.ui.site import Site
 from weft.streams.ui.watched_table import WatchedTable
 
@@ -78,7 +78,7 @@ def test_a_table_that_was_created_again_is_shown_without_what_was_known_of_the_f
 def test_a_page_says_that_its_table_was_deleted_and_goes_on_when_it_is_back(
     browser: Browser, table: Table, tmp_path: Path, what: str
 ) -> None:
-    folder = Shown(CommandSettings(TableLocation(str(tmp_path))))
+    folder = Target(CommandSettings(TableLocation(str(tmp_path))))
     shown = TableList([folder], write=False) if what == "folder" else make_site(table.uri)
     (tmp_path / "elsewhere").mkdir()
     with served(shown) as place, opened(browser, viewport={"width": 390, "height": 844}) as page:

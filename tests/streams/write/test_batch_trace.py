@@ -59,7 +59,7 @@ def test_waiting_for_rows_counts_as_reading() -> None:
             yield number
 
     clock = TaskClock()
-    for _ in clock.reading(slow()):
+    for _ in clock.time_reading(slow()):
         time.sleep(0.01)
     times = clock.times
     assert times.read_seconds >= 0.04

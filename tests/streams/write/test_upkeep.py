@@ -23,9 +23,10 @@ from weft.streams.pipeline.run.report import Report
 from weft.streams.pipeline.run.reporter import Reporter
 from weft.streams.pipeline.run.status_fields import current_message
 from weft.streams.pipeline.run.supervisor import JobStatus, Phase
-from weft.streams.write import upkeep as upkeep_module
 from weft.streams.write.back_pressure import delay_seconds, describe_delay
 from weft.streams.write.upkeep import Upkeep, UpkeepThread, upkeep_of, upkeep_thread
+
+pytestmark = pytest.mark.usefixtures("upkeep_ends")
 
 WAIT_SECONDS = 120.0
 COSTS = st.builds(ReadCost, amplification=st.floats(1, 1e6), commits=st.integers(0, 10**7))
@@ -61,12 +62,6 @@ def test_a_reason_names_what_is_exceeded() -> None:
     limits = BackPressureSection(max_read_amplification=4, max_commits=100)
     assert "12.5 times the bytes of the table (limit 4)" in describe_delay(limits, ReadCost(12.5, 5), 3)
     assert "2,000 commits wait for compaction (limit 100)" in describe_delay(limits, ReadCost(1.5, 2000), 3)
-
-
-@pytest.fixture(autouse=True)
-def _a_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: the end of its block is the end of a thread."""
-    monkeypatch.setattr(upkeep_module, "CLOSE_SECONDS", WAIT_SECONDS)
 
 
 @pytest.fixture

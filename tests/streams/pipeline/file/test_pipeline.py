@@ -315,7 +315,7 @@ def test_secrets_are_not_printed(load: Any) -> None:
         (
             {"writers/orders/source/format": "xml"},
             "writers.orders.source.format: there is no message format 'xml'",
-            "formats: json",
+            "use one of json",
         ),
         (
             {"writers/orders/source/options": {"subscribe": "x"}},

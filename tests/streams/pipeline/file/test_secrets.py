@@ -7,11 +7,9 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,8 @@ from confluent_kafka.admin import AclOperation
 from keyring.backend import KeyringBackend
 
 from tests.download_cache import Unavailable
+from tests.http_get import get
+from tests.reserved_port import reserved_port
 from tests.streams.formats.registry_server import SchemaRegistry
 from tests.streams.formats.test_avro import record, written
 from tests.streams.kafka.certificates import Authority
@@ -125,17 +125,6 @@ def test_a_secret_among_the_settings_of_spark_must_be_one_that_spark_hides(tmp_p
     assert load_settings(str(pipeline_file(tmp_path, spark=hidden)), "spark").spark["spark.my.key"] == HADOOP_KEY
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return answer.read().decode()
-
-
 def command_lines() -> list[str]:
     """Command lines of all processes, as `ps` shows them to everybody."""
     found = []
@@ -193,39 +182,42 @@ def check_no_place_has_a_secret(
     registry.failing = 1
     for name, value in secrets.items():
         (folder / name).write_text(value)
-    ui = free_port()
-    path = pipeline_file(
-        folder,
-        table={**yaml.safe_load(pipeline_file(folder).read_text())["table"], "storage_options": {"k": "${STORE_KEY}"}},
-        kafka=kafka,
-        registry={**login, **tls},
-        spark={
-            "spark.ui.enabled": True,
-            "spark.ui.port": ui,
-            "spark.hadoop.fs.s3a.secret.key": "${file:hadoop}",
-            "spark.sql.ui.explainMode": "extended",
-        },
-        writers={
-            "sa": {
-                "source": {"type": "kafka", "topic": topic, "format": "avro"},
-                "schema": {"id": "bigint", "a": "string", "at": "bigint"},
-                "trigger": "200 ms",
-            }
-        },
-    )
-    with running(path, "--http", "0", "--log-file", folder / "weft.log") as process:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        metrics = ""
-        while 'weft_rows_total{part="sa"} 3.0' not in metrics:
-            assert time.monotonic() < deadline, metrics
-            assert process.poll() is None, (folder / "output").read_text()
-            output = (folder / "output").read_text()
-            if printed := re.search(r"^--http 0: (http://[^/]+)/metrics$", output, re.MULTILINE):
-                metrics = get(f"{printed[1]}/metrics")
-            time.sleep(0.2)
-        assert printed is not None
-        shown = {"metrics": metrics, "readyz": get(f"{printed[1]}/readyz"), **spark_pages(ui)}
-        shown |= {f"process {number}": line for number, line in enumerate(command_lines())}
+    with reserved_port() as ui:
+        path = pipeline_file(
+            folder,
+            table={
+                **yaml.safe_load(pipeline_file(folder).read_text())["table"],
+                "storage_options": {"k": "${STORE_KEY}"},
+            },
+            kafka=kafka,
+            registry={**login, **tls},
+            spark={
+                "spark.ui.enabled": True,
+                "spark.ui.port": ui,
+                "spark.hadoop.fs.s3a.secret.key": "${file:hadoop}",
+                "spark.sql.ui.explainMode": "extended",
+            },
+            writers={
+                "sa": {
+                    "source": {"type": "kafka", "topic": topic, "format": "avro"},
+                    "schema": {"id": "bigint", "a": "string", "at": "bigint"},
+                    "trigger": "200 ms",
+                }
+            },
+        )
+        with running(path, "--http", "0", "--log-file", folder / "weft.log") as process:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            metrics = ""
+            while 'weft_rows_total{part="sa"} 3.0' not in metrics:
+                assert time.monotonic() < deadline, metrics
+                assert process.poll() is None, (folder / "output").read_text()
+                output = (folder / "output").read_text()
+                if printed := re.search(r"^--http 0: (http://[^/]+)/metrics$", output, re.MULTILINE):
+                    metrics = get(f"{printed[1]}/metrics")
+                time.sleep(0.2)
+            assert printed is not None
+            shown = {"metrics": metrics, "readyz": get(f"{printed[1]}/readyz"), **spark_pages(ui)}
+            shown |= {f"process {number}": line for number, line in enumerate(command_lines())}
     # What this test finds nothing in must have been found, and not be empty.
     settings = next(
         text for place, text in shown.items() if place.startswith("/api/") and place.endswith("/environment")

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 import weft
+from tests.http_get import get
 from tests.stores.real_server import real_server
 from tests.streams.kafka.real_broker import RealBroker
 from weft.streams.demo import reference
@@ -76,8 +76,7 @@ class Part:
     def metrics(self) -> dict[str, float]:
         """Its metrics; empty while it does not answer."""
         with contextlib.suppress(OSError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
-                families = list(text_string_to_metric_families(answer.read().decode()))
+            families = list(text_string_to_metric_families(get(f"http://127.0.0.1:{self.port}/metrics")))
             return {sample.name: sample.value for family in families for sample in family.samples}
         return {}
 

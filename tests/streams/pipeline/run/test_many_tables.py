@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.http_get import get
 from tests.storage.support.shop import SHOP, append, contents, orders
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import pipeline_file, weft
@@ -386,11 +386,6 @@ def test_the_command_runs_one_round_of_each_table(tmp_path: Path) -> None:
     wrong = weft("services", here.uri, "--every", "soon")
     assert (wrong.exit_code, "--every" in wrong.stderr) == (2, True)
     assert weft("services", tmp_path / "z*").exit_code == 2
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
-        return str(answer.read().decode())
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.end_process import end_process
+from tests.http_get import get
 from tests.storage.publish.test_publish_iceberg import by_polars
 from tests.streams.cluster.standalone import until
 from tests.streams.support.pipelines import CONFIG
@@ -106,8 +107,7 @@ class Run:
         if printed is None:
             return ""
         try:
-            with urllib.request.urlopen(f"{printed[1]}{path}", timeout=PATIENCE_SECONDS) as answer:
-                return str(answer.read().decode())
+            return get(f"{printed[1]}{path}")
         except urllib.error.HTTPError as error:
             return f"{error.code} {error.read().decode()}"
 

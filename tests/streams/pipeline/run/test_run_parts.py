@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import Result
 
+from tests.http_get import get
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 from weft import Table
 from weft.storage.errors import InvalidInput
@@ -180,12 +180,6 @@ def printed_url(process: subprocess.Popen[str]) -> str:
     line = process.stderr.readline()
     assert line.startswith("--http 0: http://127.0.0.1:")
     return line.removeprefix("--http 0: ").strip()
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
-        assert answer.status == 200
-        return answer.read().decode()
 
 
 @pytest.mark.usefixtures("without_java")

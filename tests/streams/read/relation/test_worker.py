@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from weft.streams.read.relation.worker import RelationReadError, conform, conformed_batches
+from weft.streams.read.relation.worker import RelationReadError, conform, conform_batches
 
 
 def test_conform_selects_orders_and_casts() -> None:
@@ -31,7 +31,7 @@ def test_conform_names_a_missing_and_a_wrong_column() -> None:
 def test_large_batches_are_split_and_empty_ones_dropped() -> None:
     schema = pa.schema([("a", pa.int64())])
     batches = [pa.RecordBatch.from_pydict({"a": list(range(count))}, schema=schema) for count in (0, 5, 2)]
-    assert [batch.num_rows for batch in conformed_batches(batches, schema, batch_rows=2)] == [2, 2, 1, 2]
+    assert [batch.num_rows for batch in conform_batches(batches, schema, batch_rows=2)] == [2, 2, 1, 2]
 
 
 @pytest.mark.parametrize("same_order", [True, False])
@@ -41,8 +41,8 @@ def test_nulls_in_a_column_without_nulls_are_refused(*, same_order: bool) -> Non
     fields = [schema.field(name) for name in names]
     good = pa.record_batch({"k": pa.array([1, 2]), "v": pa.array([None, 3], pa.int64())}).select(names)
     good = pa.RecordBatch.from_arrays(good.columns, schema=pa.schema(fields))
-    assert [batch.to_pydict() for batch in conformed_batches([good], schema)] == [{"k": [1, 2], "v": [None, 3]}]
+    assert [batch.to_pydict() for batch in conform_batches([good], schema)] == [{"k": [1, 2], "v": [None, 3]}]
     bad = pa.record_batch({"k": pa.array([1, None]), "v": pa.array([2, 3])}).select(names)
     bad = pa.RecordBatch.from_arrays(bad.columns, schema=pa.schema(fields))
     with pytest.raises(RelationReadError, match="'k' was planned without nulls"):
-        list(conformed_batches([bad], schema))
+        list(conform_batches([bad], schema))

@@ -201,7 +201,7 @@ def test_with_on_error_stop_the_first_bad_message_fails_the_query(
         assert f"a message cannot be stored (topic {name}, partition 0, offset 1): " in text
         assert reason in text
         assert "hint: set dead_letter to a folder" in text
-        assert "without on_error: stop" in text  # the two cannot be combined
+        assert "remove on_error: stop" in text  # the two cannot be combined
         assert rows(table) == []
         assert log_files(tmp_path) == set()
         # With a folder for dead letters the same query continues from the same checkpoint.

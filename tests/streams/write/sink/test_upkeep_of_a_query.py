@@ -14,19 +14,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, Feed, event, rows
 from weft import Table
 from weft.streams.pipeline.file.model import BackPressureSection, CompactionSection
-from weft.streams.write import upkeep as upkeep_module
 from weft.streams.write.sink import CommitReport, write_stream
 from weft.streams.write.upkeep import Upkeep
 
-pytestmark = pytest.mark.timeout(TEST_SECONDS)
+pytestmark = [pytest.mark.timeout(TEST_SECONDS), pytest.mark.usefixtures("upkeep_ends")]
 
 EAGER = CompactionSection(min_commits=1, every=0.1)
-
-
-@pytest.fixture(autouse=True)
-def _a_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is: the end of a query is also that of its compaction."""
-    monkeypatch.setattr(upkeep_module, "CLOSE_SECONDS", WAIT_SECONDS)
 
 
 def wait_until(condition: Callable[[], Any], query: StreamingQuery | None = None) -> None:

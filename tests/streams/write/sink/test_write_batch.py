@@ -148,7 +148,7 @@ def test_a_number_that_does_not_follow_is_refused(spark: SparkSession, sums: Tab
         write(1)
     write(0, "other", lane="mine")
     before = sums.snapshot().cut.lanes
-    with pytest.raises(Conflict, match=r"(?s)query 'other'; this is query 'q'.*leave lane out"):
+    with pytest.raises(Conflict, match=r"(?s)query 'other'; this is query 'q'.*leave out lane"):
         write(1, lane="mine")
     assert sums.snapshot().cut.lanes == before, "a refused job has not fenced another writer"
 

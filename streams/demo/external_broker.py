@@ -1,4 +1,4 @@
-"""A Kafka cluster that runs elsewhere, for ``weft demo --feed``: it gets the demo's topics and messages."""
+"""An external Kafka cluster for ``weft demo --feed``, which gets the demo's topics and messages."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from weft.streams.demo.feed import Feed
 from weft.streams.demo.workload import plan_topics
 
 BROKER_DEFAULT: Final = -1
-"""Partitions of a new topic: as many as the cluster is set to give it."""
+"""Stands for the cluster's default number of partitions of a new topic."""
 REQUEST_SECONDS: Final = 30.0  # enough for a broker that has just started
 
 
 class Unsupported(TableError):
-    """The cluster cannot be asked to create topics; the embedded broker creates one with the first message."""
+    """The cluster, such as the embedded broker, does not create topics on request; a first message may create one."""
 
     code = "UNSUPPORTED"
 
 
-class GivenBroker:
-    """Creates topics and producers on a cluster, as the embedded broker does."""
+class ExternalBroker:
+    """Creates topics and producers on a cluster, with the interface of the embedded broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        """Do not connect yet."""
+        """Remember the address; the methods connect."""
         self._servers = bootstrap_servers
 
     def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics with the given numbers of partitions, and the cluster's default number of replicas.
+        """Create topics; ``topics`` has the number of partitions by name. Replicas are the cluster's default.
 
         Raises:
             StoreUnavailable: The cluster does not answer.
             Conflict: A topic exists.
-            Unsupported: The cluster cannot be asked for it.
+            Unsupported: The cluster does not support this request.
         """
         admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 2})
-        wanted = [NewTopic(name, count) for name, count in topics.items()]
-        for name, answer in admin.create_topics(wanted, request_timeout=REQUEST_SECONDS).items():
+        new_topics = [NewTopic(name, count) for name, count in topics.items()]
+        for name, answer in admin.create_topics(new_topics, request_timeout=REQUEST_SECONDS).items():
             try:
                 answer.result(2 * REQUEST_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise Conflict(f"{self._servers} already has a topic {name}", hint="delete it first") from None
+                    raise Conflict(
+                        f"{self._servers} already has a topic {name}", hint="delete the topic first"
+                    ) from None
                 reason = error.args[0].str()
                 if error.args[0].code() == KafkaError._UNSUPPORTED_FEATURE:  # noqa: SLF001 - the names of librdkafka's local errors begin so
                     raise Unsupported(f"{self._servers} does not create topics: {reason}") from error
@@ -66,17 +68,17 @@ def feed_broker(bootstrap_servers: str, rows: int, console: Console, *, seed: in
     Args:
         bootstrap_servers: Address of the cluster.
         rows: Messages of all topics together.
-        console: Where to print progress.
+        console: Prints the result.
         seed: Seed of the messages.
         seconds: Spread the messages over this many seconds.
 
     Raises:
         InvalidInput: The number of messages is too small.
-        StoreUnavailable: The cluster does not answer, or does not take a message.
+        StoreUnavailable: The cluster does not answer, or does not accept a message.
         Conflict: A topic already exists.
     """
     topics = plan_topics(rows, seed)
-    feed = Feed(GivenBroker(bootstrap_servers), topics)
+    feed = Feed(ExternalBroker(bootstrap_servers), topics)
     while not feed.finished:
         feed.send_part()
         time.sleep(seconds / feed.parts)
