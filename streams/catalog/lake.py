@@ -47,6 +47,10 @@ class Lake:
         """Options for reads that do not name a point in time."""
         return {}
 
+    def offers_procedure(self, name: str) -> bool:
+        """Whether a procedure of this name, in lower case, may be called."""
+        return True
+
     def exists(self) -> bool:
         """Whether the root can be a catalog: a folder that is not a table, or an empty prefix. Raises as `tables`."""
         folders = list_folders(self.root, self.storage_options)

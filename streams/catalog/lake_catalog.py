@@ -252,7 +252,8 @@ class LakeCatalog(
         return procedures.load_procedure(self._context, names[-1])
 
     def listProcedures(self, namespace: Any) -> Any:  # noqa: N802
-        names = procedures.procedure_names() if tuple(namespace) == procedures.NAMESPACE else []
+        in_namespace = tuple(namespace) == procedures.NAMESPACE
+        names = sorted(procedures.offered_procedures(self.lake)) if in_namespace else []
         return self.jvm.array(
             self.jvm.Identifier, [self.jvm.identifier((*procedures.NAMESPACE, name)) for name in names]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from weft.storage.errors import NotFound
@@ -15,13 +16,13 @@ PROCEDURES: Final = {
 """All procedures by name."""
 
 
-def find_procedure(name: str) -> Procedure:
+def find_procedure(name: str, procedures: Mapping[str, Procedure] = PROCEDURES) -> Procedure:
     """Find a procedure by its name, in any case.
 
     Raises:
         NotFound: The procedure does not exist; the hint lists all procedures.
     """
-    procedure = PROCEDURES.get(name.lower())
+    procedure = procedures.get(name.lower())
     if procedure is None:
-        raise NotFound(f"there is no procedure {name!r}", hint=f"procedures: {', '.join(sorted(PROCEDURES))}")
+        raise NotFound(f"there is no procedure {name!r}", hint=f"procedures: {', '.join(sorted(procedures))}")
     return procedure

@@ -11,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from weft.storage.errors import InvalidInput, NotFound
 from weft.streams.catalog.catalog_jvm import CatalogJvm
+from weft.streams.catalog.lake import Lake
 from weft.streams.catalog.procedure import Parameter, Procedure
 from weft.streams.catalog.procedure_table import PROCEDURES, find_procedure
 from weft.streams.pipeline.file.model import TableLocation
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
 NAMESPACE: Final = ("system",)
 
 
-def procedure_names() -> list[str]:
-    """Names of all procedures."""
-    return sorted(PROCEDURES)
+def offered_procedures(lake: Lake) -> dict[str, Procedure]:
+    """The procedures that may be called in a catalog, by name."""
+    return {name: procedure for name, procedure in PROCEDURES.items() if lake.offers_procedure(name)}
 
 
 def load_procedure(catalog: CatalogContext, name: str) -> SparkProcedure | MissingProcedure:
     """Load a procedure as Spark's `UnboundProcedure`; a `MissingProcedure` if it does not exist."""
     try:
-        return SparkProcedure(catalog, find_procedure(name))
+        return SparkProcedure(catalog, find_procedure(name, offered_procedures(catalog.lake)))
     except NotFound as error:
         return MissingProcedure(catalog.jvm, name, error)
 

@@ -47,6 +47,10 @@ class OneTable(Lake):
         """Return `read_options`."""
         return self.read_options
 
+    def offers_procedure(self, name: str) -> bool:
+        """Whether it only reads. Spark calls a procedure already when it analyses a statement, before it is judged."""
+        return name in READ_ONLY_PROCEDURES
+
     def location(self, names: Sequence[str]) -> str:
         """Return the location of the table.
 
