@@ -188,5 +188,5 @@ def test_one_that_works_alone_publishes_in_large_parts(table: Table) -> None:
     assert table.state().head == head + 2, "PLAN and BASE"
     append(table, orders(*range(20 * GROUPS), ts=2))
     with open_plan(other_process(table.uri, FakeClock()).writable(), table.snapshot().cut, 1) as plan:
-        assert plan.before is not None
+        assert plan.previous_state is not None
         assert len(table.compact().done) == GROUPS

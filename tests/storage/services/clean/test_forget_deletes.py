@@ -95,7 +95,7 @@ def test_the_limit_may_be_text(table: Table) -> None:
         ("h", day(1), InvalidInput, "no deletes with ordering values"),
         ("k", 1, InvalidInput, "no deletes with ordering values"),
         ("g", "soon", InvalidInput, "'soon'"),
-        ("g", None, InvalidInput, "no limit"),
+        ("g", None, InvalidInput, "limit is missing"),
     ],
 )
 def test_refusals(table: Table, group: str, before: object, error: type[Exception], words: str) -> None:
