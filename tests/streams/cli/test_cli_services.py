@@ -236,7 +236,7 @@ def test_lanes_of_query_ids_are_known_by_their_names() -> None:
 
 def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) -> None:
     assert "schema revision 4" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
-    assert "so already" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
+    assert "already includes this change" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
     other = weft("alter", "add-column", table.uri, "order", "note", "bigint")
     assert other.exit_code == 1
     assert "note" in other.stderr
