@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[Parts, str, str]] = {
         "property group.order: 'status' is a key column",
         "key columns belong to no group",
     ),
-    "buckets": ([{"buckets": "4"}], "property 'buckets' of a table is not changed by", "weft.system.split"),
+    "buckets": ([{"buckets": "4"}], "property 'buckets' of a table cannot be changed by", "weft.system.split"),
     "merge mode": (
         [{"group.order.merge": "latest_non_null"}],
         "properties of group 'order' cannot be changed",
