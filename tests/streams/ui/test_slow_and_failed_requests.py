@@ -158,9 +158,9 @@ PROXY = "<html><body><h1>Bad gateway</h1></body></html>"
     ("status", "kind", "text", "said"),
     [
         (401, "text/plain; charset=utf-8", "a token is needed\n", "a token is needed"),
-        (502, "text/html", PROXY, "The answer is 502"),
-        (500, "application/json", "{", "The answer is 500"),
-        (504, "text/plain", "", "The answer is 504"),
+        (502, "text/html", PROXY, "The server answered 502"),
+        (500, "application/json", "{", "The server answered 500"),
+        (504, "text/plain", "", "The server answered 504"),
     ],
 )
 def test_an_answer_with_an_error_is_said(
