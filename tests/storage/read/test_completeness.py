@@ -214,5 +214,5 @@ def test_unknown_groups_are_refused(table: Table) -> None:
         table.snapshot(complete_through=5, complete_groups=["ordr"])
     with pytest.raises(NotComplete):
         table.snapshot(complete_through=5, complete_groups=[])
-    with pytest.raises(InvalidInput, match="without complete_through"):
+    with pytest.raises(InvalidInput, match="needs complete_through"):
         table.snapshot(complete_groups=["order"])

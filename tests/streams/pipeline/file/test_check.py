@@ -180,7 +180,7 @@ def test_all_problems_of_the_table_are_found_at_once_each_at_its_place(tmp_path:
     assert sorted(problem.message.removeprefix("table.config.") for problem in found) == [
         "buckets: 3 is not a power of two from 1 to 65536",
         "columns.a: 'strng' is not a column type",
-        "columns.c: the column is in no group",
+        "columns.c: the column is not in a group",
         "groups.g.columns: there is no 'zz'",
         "groups.g.merge: 'latst' is not a merge mode of this version",
         "groups.h.columns: column 'at' is already in group 'g'",
