@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.streams.demo.broker_command import PORT
+from weft.streams.demo.broker import PORT
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -1,191 +1,187 @@
-"""An embedded Kafka broker: the mock cluster of librdkafka, which is part of confluent-kafka.
-
-``python -m weft.streams.demo.broker --topic orders`` runs it for users without a Kafka
-(`weft.streams.demo.broker_command`).
-
-It listens on loopback and speaks the Kafka protocol, so other processes (Spark's Python workers, writer jobs) use it
-like Kafka. Nothing is installed and no JVM is started. A client with ``test.mock.num.brokers`` would start the same
-cluster, but then every topic has 4 partitions. So this module calls the C functions of the library (`rdkafka_mock.h`).
-
-Limits and differences, found by reading and measuring librdkafka 2.16:
-- Data is in memory and ends with the broker. A partition keeps about 5 MB *as stored* or 100 000 produce batches,
-  whichever is less, and then silently drops the oldest batch. Therefore `producer` compresses and fills batches.
-- A fetch returns one produce batch per partition, and finds it by walking the list of the partition. Many small batches
-  make it slow, so flush rarely.
-- A fetch at the end of a log is answered after ``fetch.wait.max.ms``, even if something is written meanwhile.
-- There is no replication, access control, TLS, retention by time, compaction, or look-up of offsets by time. Requests
-  that change the cluster fail (such as creating topics through an AdminClient). Transactions are accepted; aborted
-  records are delivered.
-- It names broker 0 as the controller, but does not start it. Clients ask the controller for topic ids, so this module
-  adds broker 0. All topics are on broker 1.
-- Producing to an unknown topic creates it, with `DEFAULT_PARTITIONS`.
-"""
+"""``python -m weft.streams.demo.broker``: the embedded broker for users who have no Kafka, until Ctrl+C."""
 
 from __future__ import annotations
 
-import ctypes
-import importlib
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+import argparse
+import asyncio
+import contextlib
+import math
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
-from confluent_kafka import Producer, cimpl
+import typer
+from confluent_kafka import Consumer, TopicPartition
 
-DEFAULT_PARTITIONS: Final = 4
-"""Number of partitions of a topic that is created by producing to it; fixed in librdkafka."""
+from weft.storage.errors import Conflict, InvalidInput, NotFound, TableError
+from weft.storage.plural import counted
+from weft.streams.demo.embedded_broker import EmbeddedBroker
+from weft.streams.demo.send import ADDRESS, Message, parse_lines, send
 
-PARTITION_LIMIT_BYTES: Final = 5 * 1024 * 1024
-"""Stored (compressed) bytes that a partition keeps; fixed in librdkafka."""
-
-_BROKER: Final = 1
-"""The broker that leads all partitions."""
-_CONTROLLER: Final = 0
-
-_PRODUCER: Final = 0  # RD_KAFKA_PRODUCER: the cluster needs a handle, of either kind
-_CONF_OK: Final = 0
-_ERROR_BYTES: Final = 512
-
-_POINTER = ctypes.c_void_p
-_TEXT = ctypes.c_char_p
-_SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
-    "rd_kafka_conf_new": (_POINTER, []),
-    "rd_kafka_conf_set": (ctypes.c_int, [_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
-    "rd_kafka_conf_destroy": (None, [_POINTER]),
-    "rd_kafka_new": (_POINTER, [ctypes.c_int, _POINTER, _TEXT, ctypes.c_size_t]),
-    "rd_kafka_destroy": (None, [_POINTER]),
-    "rd_kafka_err2name": (_TEXT, [ctypes.c_int]),
-    "rd_kafka_handle_mock_cluster": (_POINTER, [_POINTER]),
-    "rd_kafka_mock_cluster_bootstraps": (_TEXT, [_POINTER]),
-    "rd_kafka_mock_topic_create": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int, ctypes.c_int]),
-    "rd_kafka_mock_broker_add": (ctypes.c_int, [_POINTER, ctypes.c_int32]),
-    "rd_kafka_mock_partition_set_leader": (ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
-}
+HOST: Final = "127.0.0.1"
+PORT: Final = int(ADDRESS.rpartition(":")[2])
+PARTITIONS: Final = 2
+BUFFER_BYTES: Final = 1 << 16
+SECONDS: Final = 30.0
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Valid name of a topic in Kafka."""
 
 
-def library_function(name: str, result: Any, arguments: Sequence[Any]) -> Any:
-    """Return a C function of confluent-kafka's librdkafka, with the types of its result and arguments."""
-    # The handle of the extension module also searches the libraries that it is linked with.
-    library = ctypes.CDLL(cimpl.__file__)
-    try:
-        function = getattr(library, name)
-    except AttributeError:
-        raise RuntimeError(
-            f"this build of confluent-kafka ({cimpl.libversion()[0]}) has no function {name};"
-            " install its wheel from PyPI, version 2.15 or newer",
-        ) from None
-    function.restype = result
-    function.argtypes = arguments
-    return function
+class _Front:
+    """Listens at a port that the user chose, and forwards connections to the broker, whose port cannot be chosen.
 
-
-def _function(name: str) -> Any:
-    return library_function(name, *_SIGNATURES[name])
-
-
-class EmbeddedBroker:
-    """A Kafka cluster of one broker that runs during a ``with`` block, for all processes of this machine.
-
-    with EmbeddedBroker() as broker:
-        broker.create_topics({"orders": 2})
-        broker.producer().produce("orders", b"...")
+    Clients get the broker's own address in the first response, so only the first requests are forwarded.
     """
 
-    def __init__(self) -> None:
-        """Prepare a broker; the ``with`` block starts it."""
-        self._handle: int | None = None
-        self._bootstrap_servers = ""
+    def __init__(self, port: int, broker: str) -> None:
+        self._port, self._broker = port, broker
+        self._loop = asyncio.new_event_loop()
 
-    def __enter__(self) -> Self:
-        """Start the broker on a free port of the loopback interface."""
-        assert self._handle is None, "the broker is already running"
-        error = ctypes.create_string_buffer(_ERROR_BYTES)
-        conf = _function("rd_kafka_conf_new")()
-        # Without the second setting librdkafka reports on stderr that it started the cluster.
-        for name, value in ((b"test.mock.num.brokers", b"1"), (b"log_level", b"2")):
-            if _function("rd_kafka_conf_set")(conf, name, value, error, _ERROR_BYTES) != _CONF_OK:
-                _function("rd_kafka_conf_destroy")(conf)
-                raise RuntimeError(f"librdkafka has no mock cluster: {error.value.decode()}")
-        handle = _function("rd_kafka_new")(_PRODUCER, conf, error, _ERROR_BYTES)
-        if not handle:
-            _function("rd_kafka_conf_destroy")(conf)  # rd_kafka_new frees it only if it succeeds
-            raise RuntimeError(f"the embedded broker did not start: {error.value.decode()}")
-        self._handle = handle
-        self._bootstrap_servers = _function("rd_kafka_mock_cluster_bootstraps")(self._cluster()).decode()
-        self._call(_function("rd_kafka_mock_broker_add"), _CONTROLLER)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop the broker and delete its data."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            _function("rd_kafka_destroy")(handle)
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """Address for clients, ``127.0.0.1:<port>``."""
-        assert self._bootstrap_servers, "the broker was never started"
-        return self._bootstrap_servers
-
-    def create_topics(self, topics: Mapping[str, int]) -> None:
-        """Create topics.
-
-        Args:
-            topics: Number of partitions by topic.
+    def bind(self) -> str:
+        """Bind the port, and return the address. Clients cannot connect yet.
 
         Raises:
-            RuntimeError: A topic exists, or its name or number of partitions is invalid.
+            Conflict: Something else listens there.
         """
-        for topic, partitions in topics.items():
-            self._call(_function("rd_kafka_mock_topic_create"), topic.encode(), partitions, 1)
-            for partition in range(partitions):
-                self.elect_leader(topic, partition)
+        server = asyncio.start_server(self._accept, HOST, self._port, start_serving=False)
+        try:
+            self._server = self._loop.run_until_complete(server)
+        except OSError as error:
+            raise Conflict(
+                f"{HOST}:{self._port} cannot be used: {os.strerror(error.errno or 0)}",
+                hint="choose another --port, or 0 for any free port; perhaps a Kafka is already running there",
+            ) from None
+        return f"{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
-    def elect_leader(self, topic: str, partition: int) -> None:
-        """Elect the broker leader of a partition (again), which increases the leader epoch by one.
+    def open(self) -> None:
+        """Serve clients in a thread."""
+        self._loop.run_until_complete(self._server.start_serving())
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-        Raises:
-            RuntimeError: There is no such partition.
-        """
-        self._call(_function("rd_kafka_mock_partition_set_leader"), topic.encode(), partition, _BROKER)
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._broker.rpartition(":")
+        broker_reader, broker_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_copy(reader, broker_writer), _copy(broker_reader, writer))
 
-    def producer(self, **conf: Any) -> Producer:
-        """Create a producer for this broker that compresses and fills batches, because of the broker's limits.
 
-        Args:
-            conf: Further settings of librdkafka, with ``_`` for ``.``.
-        """
-        settings = {name.replace("_", "."): value for name, value in conf.items()}
-        return Producer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "compression.type": "zstd",
-                "linger.ms": 50,
-                # A producer that outlives the broker would write to stderr; failed deliveries are reported anyway.
-                "log_level": 2,
-                "batch.num.messages": 100_000,
-                "queue.buffering.max.messages": 1_000_000,
-                **settings,
-            },
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(BUFFER_BYTES):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def _files(arguments: Sequence[str], key: str | None) -> Iterator[tuple[str, str, list[Message]]]:
+    """Yield (topic, path, messages) for each ``--file TOPIC=PATH``."""
+    for argument in arguments:
+        topic, separator, name = argument.partition("=")
+        if not separator:
+            raise InvalidInput(f"--file {argument}: the topic is missing", hint=f"use --file TOPIC={argument}")
+        try:
+            with Path(name).open(encoding="utf-8") as lines:
+                yield topic, name, list(parse_lines(lines, name, key))
+        except OSError as error:
+            raise NotFound(f"--file {argument}: {error.strerror}") from None
+
+
+def _check_kept(address: str, topic: str, partitions: int) -> None:
+    """Raise InvalidInput if the broker has dropped messages: it keeps about 5 MB of a partition."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "weft", "log_level": 2})
+    try:
+        ranges = [
+            consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=SECONDS)
+            for partition in range(partitions)
+        ]
+    finally:
+        consumer.close()
+    dropped, total = sum(low for low, _ in ranges), sum(high for _, high in ranges)
+    if dropped:
+        enough = math.ceil(3 * partitions * total / (total - dropped))
+        raise InvalidInput(
+            f"topic {topic} is too large for this broker, which has dropped {dropped} of {counted(total, 'message')}",
+            hint=f"use --partitions {enough}: the broker keeps about 5 MB of a partition",
         )
 
-    def _cluster(self) -> int:
-        assert self._handle is not None, "the broker is not running"
-        cluster = _function("rd_kafka_handle_mock_cluster")(self._handle)
-        assert cluster, "the handle was created with a mock cluster"
-        return int(cluster)
 
-    def _call(self, function: Any, *arguments: Any) -> None:
-        code = function(self._cluster(), *arguments)
-        if code:
-            reason = _function("rd_kafka_err2name")(code).decode()
-            subject = ", ".join(a.decode() if isinstance(a, bytes) else str(a) for a in arguments)
-            raise RuntimeError(f"the embedded broker refused {function.__name__}({subject}): {reason}")
+def _tell(*lines: str) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the broker until a signal ends it.
+
+    Raises:
+        InvalidInput: An argument, a file or a line of it is wrong, or a topic is too large.
+        NotFound: A file does not exist.
+        Conflict: The port is in use.
+    """
+    files = list(_files(arguments.file, arguments.key))
+    topics = list(dict.fromkeys([*arguments.topic, *(topic for topic, _, _ in files)]))
+    if not topics:
+        raise InvalidInput(
+            "there is no topic", hint="give --topic orders --topic payments, or --file orders=orders.jsonl"
+        )
+    for topic in topics:
+        if not _NAME.fullmatch(topic):
+            raise InvalidInput(f"{topic!r} is not a topic name", hint="use letters, digits, '.', '_' and '-'")
+    if arguments.partitions < 1:
+        raise InvalidInput(f"--partitions {arguments.partitions}: a topic has one or more partitions")
+    # A queue, because a handler that sets an event could wait for a lock that the interrupted main thread holds.
+    stopped: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _: stopped.put(received))
+    with EmbeddedBroker() as broker:
+        broker.create_topics(dict.fromkeys(topics, arguments.partitions))
+        front = _Front(arguments.port, broker.bootstrap_servers)
+        address = front.bind()
+        producer = broker.producer(linger_ms=5, sticky_partitioning_linger_ms=0)
+        _tell(
+            f"a Kafka for trying things out: {address}",
+            f"topics of {counted(arguments.partitions, 'partition')}: {', '.join(topics)}",
+        )
+        for topic, name, messages in files:
+            _tell(f"{topic}: {counted(send(producer, topic, messages), 'message')} of {name}")
+            _check_kept(broker.bootstrap_servers, topic, arguments.partitions)
+        front.open()  # only now, so that clients that wait for the port find all messages of the files
+        brokers = "" if address == ADDRESS else f" --brokers {address}"
+        _tell(
+            "It is not for production: all is in memory and gone when it ends, it keeps about 5 MB of a partition and",
+            "then drops the oldest messages, and it serves this machine only.",
+            "Send messages from another terminal, one JSON object a line (--key FIELD sets Kafka's key):",
+            f"  echo '{{\"order_id\": 1}}' | python -m weft.streams.demo.send --topic {topics[0]}{brokers}",
+        )
+        _tell("Ctrl+C ends it.")
+        stopped.get()
+        _tell("The broker has ended; its messages are gone.")
+
+
+def main() -> None:
+    """Parse the command line, and run the broker."""
+    parser = argparse.ArgumentParser(
+        prog="python -m weft.streams.demo.broker",
+        description="Run a Kafka broker in memory, for trying weft without a Kafka, until Ctrl+C. Messages come from "
+        "--file, or from any Kafka client, such as python -m weft.streams.demo.send.",
+    )
+    parser.add_argument("--topic", action="append", default=[], help="a topic to create; may be repeated")
+    parser.add_argument(
+        "--file", action="append", default=[], metavar="TOPIC=PATH", help="send a file with one JSON object a line"
+    )
+    parser.add_argument("--key", metavar="FIELD", help="the field of the objects that becomes Kafka's key")
+    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: any that is free")
+    parser.add_argument("--partitions", type=int, default=PARTITIONS, help=f"of each topic; default: {PARTITIONS}")
+    try:
+        run(parser.parse_args())
+    except TableError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
-    importlib.import_module("weft.streams.demo.broker_command").main()
+    main()

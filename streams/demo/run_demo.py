@@ -26,7 +26,7 @@ from rich.console import Console
 from weft.storage.errors import InvalidInput
 from weft.streams.cli.display import show_jobs
 from weft.streams.demo import shop
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.demo.feed import Feed, TableProgress
 from weft.streams.demo.outcome import DemoFailed, Unfinished, missing_messages, unfinished
 from weft.streams.demo.verdict import judge

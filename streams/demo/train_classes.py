@@ -14,7 +14,7 @@ from typing import Final
 
 from weft.storage.errors import StoreUnavailable
 from weft.streams.demo import shop
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.demo.feed import Feed
 from weft.streams.demo.workload import MIN_ROWS, plan_topics
 from weft.streams.pipeline.file.pipeline import load_pipeline

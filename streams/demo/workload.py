@@ -21,7 +21,7 @@ import numpy as np
 
 from weft.storage.errors import InvalidInput
 from weft.streams.demo import messages
-from weft.streams.demo.broker import PARTITION_LIMIT_BYTES
+from weft.streams.demo.embedded_broker import PARTITION_LIMIT_BYTES
 from weft.streams.demo.messages import DAYS, START, Columns, Ints
 
 _START_MS: Final = int(START.timestamp() * 1000)

@@ -31,7 +31,7 @@ from tests.benchmarks.spark_session import session
 from tests.benchmarks.wide_table import Shape, build
 from tests.benchmarks.writer import produce, run_weft
 from weft import create_view
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.kafka import register
 
 CORES = (1, 2)

@@ -48,7 +48,7 @@ from typing import IO, Any
 
 import yaml
 
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.run import open_table
 

@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 import weft.streams.kafka
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 
 TOPIC = "orders"
 BOUND_SECONDS = 300

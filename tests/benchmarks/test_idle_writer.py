@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.idle_writer import PARTITIONS, ROOT, SPAWNING, TOPIC, first_commit, produce, start, write_pipeline
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.spark.settings import SERIAL, SMALL
 

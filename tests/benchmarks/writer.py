@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from weft import Table, write_stream
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.kafka import register
 from weft.streams.write.decode import decode_messages
 

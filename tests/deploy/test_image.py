@@ -12,7 +12,7 @@ from tests.deploy.image_builder import ROOT, Image, built_image
 from tests.download_cache import Unavailable
 from tests.stores.moto_server import BUCKET
 from tests.stores.real_server import real_server
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.demo.feed import Feed
 from weft.streams.demo.workload import MIN_ROWS, plan_topics
 

@@ -31,7 +31,7 @@ from tests.soak.published import PublishedTables
 from tests.soak.shop import PARTITIONS, STREAMS, Events, expected, write_pipeline
 from weft import Table
 from weft.storage.errors import NotFound, SnapshotExpired
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.run import CLEAN, COMPACTION, PUBLISH, make_jobs, open_table, service_job
 from weft.streams.spark.session import check_java

@@ -21,7 +21,7 @@ from tests.streams.pipeline.infer.test_infer_formats import (
 from tests.streams.support.pipelines import weft
 from tests.streams.support.terminal import run
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.check_file import check_file
 from weft.streams.pipeline.file.pipeline import load_pipeline
 

@@ -18,7 +18,7 @@ import pytest
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.support.java import never_starts
 from tests.streams.support.pipelines import pipeline_file
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.run.job_process import STOP_SECONDS
 from weft.streams.write.writer_job import DRAIN_SECONDS
 

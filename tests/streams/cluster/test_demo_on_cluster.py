@@ -28,7 +28,7 @@ from tests.streams.cluster.standalone import SPARK_HOME, Cluster, until
 from weft import Table
 from weft.storage.config.config_file import read_yaml
 from weft.streams.demo import shop
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.demo.feed import Feed, TableProgress
 from weft.streams.demo.workload import plan_topics
 from weft.streams.pipeline.file.pipeline import Pipeline, load_pipeline

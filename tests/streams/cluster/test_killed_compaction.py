@@ -20,7 +20,7 @@ from tests.streams.cluster.test_standalone import pipeline_file
 from tests.streams.support.pipelines import CONFIG
 from weft import Table
 from weft.storage.core.names import Path as StorePath
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.run import open_table, service_job
 from weft.streams.pipeline.run.supervisor import ENDED, JobStatus, Supervisor

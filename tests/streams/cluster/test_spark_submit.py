@@ -13,7 +13,7 @@ from tests.stores.moto_server import moto_server
 from tests.streams.cluster.standalone import Cluster
 from tests.streams.cluster.test_standalone import append, pipeline_file, produce
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.run import open_table
 

@@ -19,7 +19,7 @@ from tests.stores.places import Place
 from tests.streams.cluster.standalone import Cluster, until
 from tests.streams.support.pipelines import CONFIG
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.run.error_kinds import Ending
 from weft.streams.pipeline.run.run import open_table, service_job, writer_job

@@ -26,7 +26,7 @@ from weft import Table
 from weft.storage.config.table_config import build_schema, load_config
 from weft.storage.errors import InvalidInput, StoreUnavailable
 from weft.streams.demo import shop
-from weft.streams.demo.broker import PARTITION_LIMIT_BYTES
+from weft.streams.demo.embedded_broker import PARTITION_LIMIT_BYTES
 from weft.streams.demo.feed import Feed, TableProgress
 from weft.streams.demo.outcome import DemoFailed, missing_messages, unfinished
 from weft.streams.demo.reference import Comparison

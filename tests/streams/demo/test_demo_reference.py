@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.streams.support.demo_messages import DELETES, ORDERING, ROWS, events, key_of, planned
 from weft.streams.demo import reference, shop
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.demo.workload import Topic
 from weft.streams.pipeline.file.pipeline import load_pipeline
 

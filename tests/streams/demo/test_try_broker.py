@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from weft.streams.demo.broker_command import PARTITIONS
+from weft.streams.demo.broker import PARTITIONS
 
 SECONDS = 120.0
 Start = Callable[..., "Running"]

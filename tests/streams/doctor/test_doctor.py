@@ -18,7 +18,7 @@ from tests.streams.kafka.secure import USER, SecureBroker, start_secure_broker
 from tests.streams.kafka.topics import NOBODY, produce, topic_numbers
 from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.doctor.finding import Findings, Level
 from weft.streams.doctor.kafka_checks import check_source
 from weft.streams.doctor.store_checks import _check_clock, check_store, check_table

@@ -15,7 +15,7 @@ from tests.streams.formats.test_avro import record, written
 from tests.streams.kafka.topics import WAIT_SECONDS, topic_numbers
 from tests.streams.write.sink.rig import TEST_SECONDS, run
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.formats.registry import NO_HEADER
 from weft.streams.pipeline.file.check import key_of
 from weft.streams.pipeline.file.pipeline import load_pipeline

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
-from weft.streams.demo.broker import EmbeddedBroker, library_function
+from weft.streams.demo.embedded_broker import EmbeddedBroker, library_function
 
 _METADATA: Final = 3
 _METADATA_WITHOUT_TOPIC_IDS: Final = 9

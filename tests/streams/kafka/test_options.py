@@ -8,7 +8,7 @@ import pytest
 
 from tests.streams.kafka.topics import NOBODY, TEST_SECONDS, parsed
 from weft.storage.errors import InvalidInput
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.kafka import cluster
 from weft.streams.kafka.options import parse_options
 

@@ -21,7 +21,7 @@ from tests.streams.support.pipelines import CONFIG, pipeline_file, weft
 from weft import Table
 from weft.storage.errors import InvalidInput
 from weft.storage.store.local_store import LocalStore
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.letters.letter_folder import LetterFolder, State
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.write.dead_letter import DeadLetters

@@ -34,7 +34,7 @@ import sys
 from pyspark.sql import SparkSession
 import weft.streams
 import weft.streams.kafka
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 uri, folder = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

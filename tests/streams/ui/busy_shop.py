@@ -25,7 +25,7 @@ from tests.streams.ui.site import make_site
 from weft import Table
 from weft.storage.store.open_store import open_store
 from weft.storage.write.write_task import WriteTicket
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.letters.letter_files import default_folder
 from weft.streams.ui.site import Site
 from weft.streams.ui.source_lag import SourceLag

@@ -18,7 +18,7 @@ from tests.streams.ui.site import ORIGIN, client_of, make_site
 from tests.streams.ui.test_pages import pipeline
 from weft import Table
 from weft.storage.store.open_store import open_store
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.run.part_states import PartState, StoredReports
 from weft.streams.pipeline.run.report import Report
 from weft.streams.ui.site import Site

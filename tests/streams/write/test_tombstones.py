@@ -16,7 +16,7 @@ from tests.streams.support.awkward_texts import AWKWARD
 from tests.streams.write.sink.rig import TEST_SECONDS, WAIT_SECONDS, run
 from tests.streams.write.test_decode import SEEN
 from weft import Table
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.kafka import register
 from weft.streams.write.dead_letter import IGNORED, SOURCE
 from weft.streams.write.decode import TOMBSTONE, decode_messages

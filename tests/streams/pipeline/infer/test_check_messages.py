@@ -22,7 +22,7 @@ from tests.streams.pipeline.file.test_pipeline import WHOLE
 from tests.streams.pipeline.infer.test_infer_formats import avro_messages
 from tests.streams.support.pipelines import weft
 from weft.storage.config.table_config import build_schema
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.infer.check_messages import MessageFindings, check_messages
 from weft.streams.pipeline.infer.check_ordering import unordered_messages

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.streams.support.pipelines import weft
 from weft.storage.config.table_config import build_schema, load_config
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.pipeline.file.check_file import check_file
 from weft.streams.pipeline.file.pipeline import load_pipeline
 from weft.streams.pipeline.infer.infer_key import Fields, propose_fields

@@ -20,7 +20,7 @@ from tests.streams.formats.test_protobuf import OTHER, ROW, serializer
 from tests.streams.kafka.topics import topic_numbers
 from tests.streams.support.pipelines import weft
 from weft.storage.config.table_config import build_schema
-from weft.streams.demo.broker import EmbeddedBroker
+from weft.streams.demo.embedded_broker import EmbeddedBroker
 from weft.streams.formats import registry as registry_module
 from weft.streams.pipeline.file.check_file import check_file
 from weft.streams.pipeline.file.pipeline import load_pipeline
