@@ -88,7 +88,7 @@ INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES ('9
 INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NULL, 'x', 1);
 --! column 'order_id': NULL in a key column
 INSERT INTO weft.shop.orders_wide.orders (order_id, status, order_ts) VALUES (NULL, 'x', 1);
---! hint: every event names its key; or leave such rows out with WHERE
+--! hint: set the key in every event; or leave such rows out with WHERE
 DELETE FROM weft.shop.orders_wide.orders WHERE order_id IN (SELECT 1);
 --! InvalidInput: DELETE of weft.shop.orders_wide.orders: the condition has a subquery
 DELETE FROM weft.shop.orders_wide.orders WHERE EXISTS (SELECT 1);
