@@ -47,7 +47,7 @@ def test_documents_say_how_many_there_are() -> None:
         (ROOT / "README.md").read_text(encoding="utf-8"),
         (ROOT / "deploy/docs/survives.md").read_text(encoding="utf-8"),
     )
-    assert f"{len(MUTANTS)} copies of the code that break one rule each" in " ".join(said[0].split())
+    assert f"{len(MUTANTS)} copies of the code with one rule broken on purpose" in " ".join(said[0].split())
     assert f"| implementations that break one rule of the protocol | {len(MUTANTS)}," in said[1]
 
 
