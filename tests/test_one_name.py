@@ -109,6 +109,17 @@ except AttributeError as error:
     assert run(code, tmp_path).splitlines() == ["[]", "True False", "module 'weft' has no attribute 'nothing'"]
 
 
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path: Path) -> None:
+    """As in the parent of a checkout, which is called weft, too."""
+    (tmp_path / "weft" / "storage").mkdir(parents=True)
+    script = tmp_path / "script.py"
+    script.write_text(code := "import weft; weft.Table; print(weft.__file__)")
+    assert Path(run(code, tmp_path).strip()).samefile(ROOT / "weft" / "__init__.py")
+    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).samefile(ROOT / "weft" / "__init__.py")
+
+
 def test_every_public_name_is_there() -> None:
     from weft import storage, streams
 
