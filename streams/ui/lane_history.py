@@ -299,8 +299,8 @@ class LaneHistory:
                 else:
                     cells = _aggregate(part, rows[selected, 2], rows[selected, 0], rows[selected, 3])
                 arrays.append(np.column_stack([np.full((len(cells), 2), (position, guessed)), cells]))
-        lane, is_guessed, *columns = np.concatenate(arrays).T.tolist()
-        return Cells(begin_ms, end_ms, list(lanes), lane, *columns, is_guessed)
+        lane_of, is_guessed, part_of, kind, count, total, last = np.concatenate(arrays).T.tolist()
+        return Cells(begin_ms, end_ms, list(lanes), lane_of, part_of, kind, count, total, last, is_guessed)
 
     def rows_per_second(
         self, streams: Mapping[str, Sequence[str]], end_ms: int, seconds: int, parts: int
