@@ -26,4 +26,5 @@ docs:      ## the documentation site, into build/docs/site
 image:     ## the container image
 	docker build -f deploy/docker/Dockerfile -t weft .
 wheel:     ## the wheel, into dist
+	@rm -rf build/lib  # modules that were deleted since the last build
 	@$(SETUP) && python -m pip wheel --no-deps --wheel-dir dist .

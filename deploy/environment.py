@@ -201,6 +201,10 @@ def _install(folder: Path, extra: str, lock: int, progress: Progress) -> None:
     code, lines = _run(command, lock, progress, _Steps(folder, "pip starts"))
     if code:
         raise SetupFailed("\n".join([*lines, "the packages could not be installed; pip says why above."]))
+    # Python asks the import hook of an editable installation last, so a folder called `weft` in the current folder,
+    # such as the checkout itself, would hide the package. A folder on Python's path goes first.
+    for packages in folder.glob("lib/python*/site-packages"):
+        (packages / "__editable__.weft.pth").write_text(f"{ROOT / 'deploy' / 'python_path'}\n", encoding="utf-8")
 
 
 class _Steps:

@@ -55,7 +55,7 @@ weft_fingerprint() {
   {
     # Settings of the tools for development change nothing that is installed.
     sed -E '/^\[+tool\.(pytest|mypy|ruff|importlinter|mutmut)/,/^$/d' "$weft_root/pyproject.toml"
-    cat "$weft_root/deploy/constraints.txt"
+    cat "$weft_root/deploy/constraints.txt" "$weft_root/deploy/environment.py"
     printf '%s\n' "$weft_root"
     "$1" -c 'import sys; print(sys.version, sys.base_prefix)'
   } | cksum

@@ -20,6 +20,7 @@ if __name__ == "streams":  # by its old name, from a checkout
 
 import importlib
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _HOMES: Final = {
     "write_batch": "weft.streams.write.write_batch",
     "write_stream": "weft.streams.write.sink",
 }
+_IMPORTS: Final = threading.RLock()
 
 if "pyspark.sql.streaming.readwriter" in sys.modules:
     from weft.streams.read.stream_mark import mark_streams
@@ -68,4 +70,8 @@ if "pyspark.sql.streaming.readwriter" in sys.modules:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'weft.streams' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    # A package whose import another thread has begun counts as imported for its modules, which that thread then imports
+    # in another order. So `weft.storage` goes first, and one thread at a time imports modules that need PySpark.
+    with _IMPORTS:
+        importlib.import_module("weft.storage")
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -109,6 +109,41 @@ except AttributeError as error:
     assert run(code, tmp_path).splitlines() == ["[]", "True False", "module 'weft' has no attribute 'nothing'"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["weft", "weft.streams"])
+@pytest.mark.parametrize("names", [["Table", "resume_point"], ["create_view", "write_batch"], sorted(weft.__all__)])
+def test_names_can_be_used_first_in_several_threads_at_once(tmp_path: Path, module: str, names: list[str]) -> None:
+    code = f"""
+import sys, threading
+import {module}
+names = [name for name in {names} if name in {module}.__all__]
+start, failures = threading.Barrier(len(names)), []
+def use(name):
+    start.wait()
+    try:
+        getattr({module}, name)
+    except Exception as error:
+        failures.append(f"{{name}}: {{error!r}}")
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=use, args=(name,)) for name in names]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert not failures, failures
+"""
+    run(code, tmp_path)
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path: Path) -> None:
+    """As in the parent of a checkout, which is called weft, too."""
+    (tmp_path / "weft" / "storage").mkdir(parents=True)
+    script = tmp_path / "script.py"
+    script.write_text(code := "import weft; weft.Table; print(weft.__file__)")
+    assert Path(run(code, tmp_path).strip()).samefile(ROOT / "weft" / "__init__.py")
+    done = subprocess.run([sys.executable, str(script)], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).samefile(ROOT / "weft" / "__init__.py")
+
+
 def test_every_public_name_is_there() -> None:
     from weft import storage, streams
 
@@ -132,6 +167,49 @@ def test_modules_of_a_user_go_first(tmp_path: Path) -> None:
     (tmp_path / "streams" / "mine.py").write_text("MINE = 2\n")
     code = "import weft, storage, streams.mine; weft.Table; print(storage.MINE, streams.mine.MINE)"
     assert run(code, tmp_path, "-W", "error").split() == ["1", "2"]
+
+
+def test_a_folder_of_data_does_not_hide_an_old_name(tmp_path: Path) -> None:
+    (tmp_path / "storage" / "orders").mkdir(parents=True)
+    (tmp_path / "storage" / "orders" / "part.parquet").touch()
+    (tmp_path / "streams" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "streams" / "deep" / "er" / "mine.py").write_text("MINE = 3\n")
+    code = """
+import weft
+from storage import Table
+from streams.deep.er.mine import MINE
+print(Table is weft.Table, MINE)
+"""
+    assert run(code, tmp_path).split() == ["True", "3"]
+
+
+def test_old_names_work_beside_other_finders_and_after_weft_is_imported_again(tmp_path: Path) -> None:
+    (tmp_path / "streams.py").write_text("MINE = 1\n")
+    code = """
+import importlib, sys
+class Old:  # without find_spec, as before Python 3.4
+    def find_module(fullname, path=None): pass
+sys.meta_path.insert(0, Old)
+import weft
+importlib.reload(weft)
+for name in [name for name in sys.modules if name.partition(".")[0] == "weft"]:
+    del sys.modules[name]
+import weft, streams, storage
+print(streams.MINE, storage is weft.storage)
+"""
+    assert run(code, tmp_path, "-W", "ignore").split() == ["1", "True"]
+
+
+@pytest.mark.parametrize("package", ["storage", "streams"])
+def test_a_user_sees_the_warning_of_an_old_name(tmp_path: Path, package: str) -> None:
+    """Python shows a DeprecationWarning for code of the script alone, unless asked."""
+    (tmp_path / "script.py").write_text(f"import sys\nsys.path[:0] = sys.argv[1:]\nimport weft\nimport {package}\n")
+    (tmp_path / "alone.py").write_text(f"import sys\nsys.path[:0] = sys.argv[1:]\nimport {package}\n")
+    for script, line, arguments in (("script", 4, []), ("script", 4, [str(ROOT)]), ("alone", 3, [str(ROOT)])):
+        file = tmp_path / f"{script}.py"
+        done = subprocess.run([sys.executable, file, *arguments], capture_output=True, text=True, check=True)
+        text = f"{file}:{line}: DeprecationWarning: weft: the package '{package}' is now 'weft.{package}'"
+        assert done.stderr.startswith(text), done.stderr
 
 
 def test_a_command_by_its_old_name() -> None:

@@ -1,17 +1,19 @@
-"""The names of version 0.1, `storage` and `streams`, for one version more: `from storage import Table`.
+"""The package names of versions 0.1 and 0.2, `storage` and `streams`, for one more version.
 
-Each gives the module of the new name, so that none exists twice, and a DeprecationWarning. An installation has no
-packages of these names, which would hide those of others: so they work in a process that has imported weft, and in the
-folder of a checkout. A module or package of a user always goes first.
+`from storage import Table` gives the class of `weft.storage`: modules of old names are those of the new names, and none
+exists twice. It also gives a DeprecationWarning. An installation has no packages of the old names, which would hide
+those of others; so they work in a process that has imported weft, and in the folder of a checkout. A module or package
+of a user always goes first.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, all_suffixes
 from importlib.util import find_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -22,13 +24,15 @@ _PACKAGES: Final = ("storage", "streams")
 
 def install() -> None:
     """Let this process find the old names."""
-    # First, because Python's own finder would read a module of weft a second time, by its old name.
-    sys.meta_path.insert(0, _Finder())
+    # Once, also if weft is imported again: a finder asks all others, so two would ask each other without end.
+    if not any(type(finder).__module__ == __name__ for finder in sys.meta_path):
+        # First, because Python's own finder would read a module of weft a second time, by its old name.
+        sys.meta_path.insert(0, _Finder())
 
 
 def replace(package: str) -> None:
     """Let a package that is imported from a checkout by its old name be the one of the new name."""
-    _warn(package)
+    _warn(package, stacklevel=4)
     sys.modules[package] = importlib.import_module(f"weft.{package}")
 
 
@@ -42,11 +46,12 @@ class _Finder(MetaPathFinder):
             if sys.modules.get(package) is not ours or find_spec(f"weft.{fullname}") is None:
                 return None
         else:
-            others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-            found = next(filter(None, others), None)
-            if found is not None and not _is_ours(found):
+            others = (getattr(finder, "find_spec", None) for finder in sys.meta_path if finder is not self)
+            specs = (find(fullname, path, target) for find in others if find is not None)
+            spec = next(filter(None, specs), None)
+            if spec is not None and not _is_ours(spec) and not _is_folder_of_data(spec):
                 return None
-            _warn(package)
+            _warn(package, stacklevel=3)
         return spec_from_loader(fullname, _SameModule())
 
 
@@ -74,6 +79,18 @@ def _is_ours(spec: ModuleSpec) -> bool:
     return len(places) == 2 and places[0] == places[1]
 
 
-def _warn(package: str) -> None:
+def _is_folder_of_data(spec: ModuleSpec) -> bool:
+    """Whether Python takes folders without a module for a package, because they have its name."""
+    if spec.origin is not None:
+        return False
+    for place in spec.submodule_search_locations or ():
+        for _, folders, files in os.walk(place):
+            folders[:] = filter(str.isidentifier, folders)  # others cannot be packages
+            if any(file.endswith(tuple(all_suffixes())) for file in files):
+                return False
+    return True
+
+
+def _warn(package: str, stacklevel: int) -> None:
     text = f"weft: the package {package!r} is now 'weft.{package}', and users' names are in 'weft': import weft"
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
+    warnings.warn(text, DeprecationWarning, stacklevel=stacklevel)

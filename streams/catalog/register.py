@@ -154,7 +154,7 @@ def _changes(jvm: CatalogJvm, arguments: Any) -> Any:
     return catalogs[catalog].changes(table, options)
 
 
-def _create_session(plain: Callable[..., None], session: SparkSession, *arguments: Any, **options: Any) -> None:
+def _create_session(plain: Callable[..., None], session: SparkSession, /, *arguments: Any, **options: Any) -> None:
     """Create a session, and register the catalogs of its application in it."""
     plain(session, *arguments, **options)
     lakes = registered_lakes(session)

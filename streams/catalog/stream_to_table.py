@@ -40,6 +40,7 @@ def route_streams() -> None:
 def _route(
     plain: Callable[..., StreamingQuery],
     writer: DataStreamWriter,
+    /,
     tableName: str,  # noqa: N803 - Spark's name
     *arguments: Any,
     **options: Any,

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from weft.storage.core.names import TABLE_LANE, LaneName
 from weft.storage.errors import TableError
@@ -94,17 +93,14 @@ class _Lane:
             self.parts = [np.concatenate(self.parts) if self.parts else _NO_ROWS]
         return self.parts[0]
 
-    def estimated(self) -> Ints:
-        """Return entries that stand for those not read yet: commits without rows, spread evenly between the samples."""
+    def estimated(self) -> tuple[Ints, Ints]:
+        """Return numbers and times that stand for the entries not read yet, spread evenly between the samples."""
         rows = self.rows()
         anchors = np.concatenate([self.samples[self.samples[:, 0] <= self.low], rows[:1, :2]])
         if not self.low or len(anchors) < 2:
-            return rows[:0]
-        guesses = np.zeros((self.low + 1 - anchors[0, 0], _COLUMNS), np.int64)
-        guesses[:, 0] = np.arange(anchors[0, 0], self.low + 1)
-        guesses[:, 1] = np.interp(guesses[:, 0], anchors[:, 0], anchors[:, 1])
-        guesses[:, 2] = _COMMIT
-        return guesses
+            return _NO_ROWS[:, 0], _NO_ROWS[:, 1]
+        numbers = np.arange(anchors[0, 0], self.low + 1)
+        return numbers, np.interp(numbers, anchors[:, 0], anchors[:, 1]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,24 +288,19 @@ class LaneHistory:
         width = max(1, end_ms - begin_ms + 1)
         with self._lock:
             lanes = {name: (lane.rows(), lane.estimated()) for name, lane in self._lanes.items()}
-        arrays = [np.empty((0, 6), np.int64)]
-        for position, arrays_of_lane in enumerate(lanes.values()):
-            for guessed, rows in enumerate(arrays_of_lane):
-                low, high = np.searchsorted(rows[:, 1], (begin_ms, end_ms + 1))  # times of a lane never decrease
-                seq, times, kind, events, _ = rows[low:high].T
-                part = (times - begin_ms) * parts // width
-                fixed = np.full((2, len(seq)), [[position], [guessed]])
-                arrays.append(np.column_stack((*fixed, part, kind, seq, events)))
-        keys = ["lane", "guessed", "part", "kind"]
-        columns = zip([*keys, "seq", "rows"], np.concatenate(arrays).T, strict=True)
-        entries = pa.table({name: pa.array(column) for name, column in columns})
-        cells = (
-            entries.group_by(keys, use_threads=False)
-            .aggregate([("seq", "count"), ("rows", "sum"), ("seq", "max")])
-            .rename_columns({"seq_count": "count", "rows_sum": "rows", "seq_max": "seq"})
-            .sort_by([(key, "ascending") for key in keys])
-        )
-        return Cells(begin_ms, end_ms, list(lanes), **cells.to_pydict())
+        arrays = [np.empty((0, 7), np.int64)]
+        for position, (rows, (numbers, guesses)) in enumerate(lanes.values()):
+            # Lane by lane, so that no second copy of all entries is in memory.
+            for guessed, times in enumerate((rows[:, 1], guesses)):
+                selected = slice(*np.searchsorted(times, (begin_ms, end_ms + 1)))  # times of a lane never decrease
+                part = (times[selected] - begin_ms) * parts // width
+                if guessed:
+                    cells = _aggregate(part, _COMMIT, numbers[selected], None)
+                else:
+                    cells = _aggregate(part, rows[selected, 2], rows[selected, 0], rows[selected, 3])
+                arrays.append(np.column_stack([np.full((len(cells), 2), (position, guessed)), cells]))
+        lane_of, is_guessed, part_of, kind, count, total, last = np.concatenate(arrays).T.tolist()
+        return Cells(begin_ms, end_ms, list(lanes), lane_of, part_of, kind, count, total, last, is_guessed)
 
     def rows_per_second(
         self, streams: Mapping[str, Sequence[str]], end_ms: int, seconds: int, parts: int
@@ -343,7 +334,7 @@ class LaneHistory:
         with self._lock:
             entries = self._lanes.get(LaneName(lane), _Lane(0, 0))
             rows = entries.rows()
-        return rows[rows[:, 1] >= since_ms]
+        return rows[np.searchsorted(rows[:, 1], since_ms) :]  # times of a lane never decrease
 
 
 def _rows(entries: Sequence[TimelineEntry], kinds: Sequence[int]) -> Ints:
@@ -352,3 +343,18 @@ def _rows(entries: Sequence[TimelineEntry], kinds: Sequence[int]) -> Ints:
         for entry, kind in zip(entries, kinds, strict=True)
     ]
     return np.array(values, np.int64).reshape(-1, _COLUMNS)
+
+
+def _aggregate(part: Ints, kind: Ints | int, seq: Ints, rows: Ints | None) -> Ints:
+    """Aggregate entries of a lane in order.
+
+    Returns:
+        Rows (part, kind, number of entries, their rows, number of the last entry), by part and kind.
+    """
+    code = part * len(KINDS) + kind
+    count = np.bincount(code)
+    total = np.zeros_like(count) if rows is None else np.bincount(code, rows).astype(np.int64)
+    last = np.zeros_like(count)
+    last[code] = seq  # of several entries of a cell the last one stays
+    cells = np.flatnonzero(count)
+    return np.column_stack([*np.divmod(cells, len(KINDS)), count[cells], total[cells], last[cells]])

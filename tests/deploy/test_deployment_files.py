@@ -225,6 +225,12 @@ def test_the_image_installs_pinned_versions_with_checksums_alone() -> None:
     assert installs[2].split()[-1] == ".", "this is weft itself"
 
 
+def test_links_of_the_image_lead_to_installed_packages() -> None:
+    """Without -I Python would find the copy in the build folder, which is not in the image."""
+    commands = re.findall(r"bin/python (.*?)-c", (DEPLOY / "docker/Dockerfile").read_text())
+    assert commands == ["-I ", "-I "]
+
+
 def test_the_list_of_checksums_has_all_that_the_image_needs() -> None:
     """With --no-deps pip does not look: everything that an installed package asks for is in the list."""
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

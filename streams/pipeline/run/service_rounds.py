@@ -191,10 +191,16 @@ def publish_round(table: Table, publisher: Publisher, reporter: Reporter, *, onc
         raise done.errors[0]
 
 
-def clean_round(table: Table, section: CleanSection, reports: Reports, letters: Sequence[Retention] = ()) -> int:
-    """Delete files that are not needed any more, and old dead letters; report, and return the number of files."""
+def clean_round(
+    table: Table, section: CleanSection, reports: Reports, load_letters: Callable[[], Sequence[Retention]] = lambda: ()
+) -> int:
+    """Delete files that are not needed any more, and old dead letters; report, and return the number of files.
+
+    The retentions of the dead letters are loaded after the table is cleaned, so that an error in them does not prevent
+    it.
+    """
     reports.update(doing="cleaning")
     result = clean_table(table, section)
-    files = sum(retention.expire().files for retention in letters)
+    files = sum(retention.expire().files for retention in load_letters())
     reports.update(**after_clean(reports.report, result, files))
     return result.files + files

@@ -10,6 +10,7 @@ and the next cleaning continues where one was killed. On SIGTERM the current rou
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import time
 import traceback
@@ -113,8 +114,9 @@ def _service(
         return (pipeline.ttl or TtlSection()).every, lambda: expire_round(table, reporter)
     if service == CLEAN:
         clean = pipeline.clean or CleanSection()
-        letters = retentions_of(load_letter_places(pipeline.path)[1], table, pipeline.table)
-        return clean.every, lambda: clean_round(table, clean, reporter, letters)
+        # They remember the files that they have read.
+        load = functools.cache(lambda: retentions_of(load_letter_places(pipeline.path)[1], table, pipeline.table))
+        return clean.every, lambda: clean_round(table, clean, reporter, load)
     if service == PUBLISH:
         section = pipeline.publish or PublishSection()
         publisher = Publisher(section, answer_seconds=None if once else ANSWER_SECONDS)

@@ -172,11 +172,14 @@ class TableRounds:
                 yield from expiry_steps(table, self)
         if settings.clean is not None and self._is_due(self._cleaned_at, settings.clean.every):
             self._cleaned_at = self.options.clock()
-            if self._letters is None:
-                self._letters = settings.letters(table)
-            yield FILE_BYTES * clean_round(table, settings.clean, self, self._letters)
+            yield FILE_BYTES * clean_round(table, settings.clean, self, lambda: self._load_letters(settings, table))
         if settings.publish is not None:
             self._publish(settings.location, settings.publish)
+
+    def _load_letters(self, settings: TableSettings, table: Table) -> list[Retention]:
+        if self._letters is None:
+            self._letters = settings.letters(table)
+        return self._letters
 
     def _publish(self, location: TableLocation, section: PublishSection) -> None:
         """Publish in another thread, so that a catalog that does not answer stops neither this table nor others.

@@ -56,6 +56,8 @@ def test_a_stream_is_written_exactly_once_and_a_frame_is_appended(spark: SparkSe
     ):
         with pytest.raises(InvalidInput, match=re.escape(message)):
             wrong.toTable("weft.shop.t.payments")
+    with pytest.raises(InvalidInput, match="'writer' is unknown"):
+        frame.writeStream.option("checkpointLocation", checkpoint).toTable("weft.shop.t.payments", writer="1", plain="")
     with pytest.raises(InvalidInput, match="the statement names none"):
         frame.writeStream.option("checkpointLocation", checkpoint).toTable("weft.shop.t")
     assert pa.compute.sum(table.snapshot().to_arrow()["id"]).as_py() == 3

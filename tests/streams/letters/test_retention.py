@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from tests.streams.letters.rig import CONFIG, Killed, Moments, Place, bad, good
-from tests.streams.support.pipelines import weft_output
+from tests.streams.support.pipelines import weft, weft_output
 from weft.streams.letters.letter_folder import State
 from weft.streams.letters.retention import Expired, Retention
 from weft.streams.pipeline.file.model import CleanSection
@@ -140,11 +141,11 @@ def test_the_clean_service_deletes_old_letters(place: Place, tmp_path: Path) -> 
     retention = Retention(place.letters(), 30 * DAY)
     with (tmp_path / "status").open("wb") as status:
         reporter = Reporter(status.fileno(), Report())
-        clean_round(place.table(), CleanSection(), reporter, [retention])
+        clean_round(place.table(), CleanSection(), reporter, lambda: [retention])
         assert "dead letters" not in reporter.report.message
         age(place, "q/0-1.jsonl", 31)
         retention = Retention(place.letters(), 30 * DAY)
-        clean_round(place.table(), CleanSection(), reporter, [retention])
+        clean_round(place.table(), CleanSection(), reporter, lambda: [retention])
         assert "1 file of dead letters deleted" in reporter.report.message
     assert place.waiting() == [3]
 
@@ -158,3 +159,16 @@ def test_weft_services_deletes_old_letters(place: Place, tmp_path: Path) -> None
     age(place, "q/1-0.jsonl", 31)
     assert "1 file of dead letters deleted" in weft_output("services", path, "--once", "--json")
     assert place.waiting() == [2]
+
+
+@pytest.mark.parametrize("letters", [{"path": "nothing://letters", "keep": "30 days"}, {"keep": "soon"}])
+def test_weft_services_cleans_a_table_whose_dead_letters_cannot_be_found(place: Place, letters: dict[str, str]) -> None:
+    writer = {"source": {"type": "spark", "format": "rate"}, "stream": "s", "dead_letter": letters}
+    clean = {"retain": "0 seconds"}
+    path = place.folder / "p.yaml"
+    path.write_text(yaml.safe_dump({"table": {"uri": place.table().uri}, "clean": clean, "writers": {"s": writer}}))
+    place.table().compact()
+    assert place.table().clean(dt.timedelta(0), dry_run=True).files > 0
+    done = weft("services", path, "--once", "--json")
+    assert (done.exit_code, "dead_letter" in done.output or "nothing" in done.output) == (1, True), done.output
+    assert place.table().clean(dt.timedelta(0), dry_run=True).files == 0
