@@ -130,8 +130,8 @@ class MergedRows:
         stitch = self._stitch(run)
         for key_range, logs in self.logs(run[0]):
             self._collapsed.pop(run[0].group, None)
-            base, shadow = base_rows(self._base_reader, key_range), shadow_rows(self._shadow_reader, key_range)
-            yield from stitch.run(base, shadow, logs)
+            base_batches, hidden = base_rows(self._base_reader, key_range), shadow_rows(self._shadow_reader, key_range)
+            yield from stitch.run(base_batches, hidden, logs)
 
     def _in_run(
         self, files: Sequence[FileRef | None], slices: Sequence[SliceFile | None], read: _Read
