@@ -535,7 +535,7 @@ class Table:
         return result
 
     def verify(
-        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute = one_by_one
+        self, *, deep: bool = True, progress: OnStage = unobserved, execute: Execute | None = None
     ) -> VerifyReport:
         """Check everything that can be checked from storage, and report all problems. Changes nothing.
 
@@ -543,7 +543,7 @@ class Table:
             deep: Read the files that the newest snapshot, savepoints and open compactions need; otherwise only check
                 that they exist with their size.
             progress: Called during the work.
-            execute: Where files are read; by default in this process, one at a time.
+            execute: Where files are read; None for in this process, one at a time.
 
         Raises:
             StoreUnavailable: The store does not answer.

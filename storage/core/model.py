@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
+from pydantic import SkipValidation
 
 from weft.storage.core.names import StreamName
 
@@ -41,7 +42,7 @@ class Column:
 
     id: int
     name: str
-    type: pa.DataType
+    type: Annotated[pa.DataType, SkipValidation]
     default: Any = None
     since: int = 1
     changed: int = 1

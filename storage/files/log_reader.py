@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from weft.storage.core.keys import Indices, KeyVector, find, key_vector
+from weft.storage.core.keys import Indices, KeyVector, find, key_vector, take
 from weft.storage.core.merge.collapse import KeyDirectory, LogRange, collapse_group
 from weft.storage.core.merge.locate_keys import in_bucket
 from weft.storage.core.merge.registers import group_registers, merge_registers
@@ -161,7 +161,7 @@ class LogReader:
         """The registers of one slice, a list for each file of a fold."""
         ranges_by_file: dict[int, list[LogRange]] = {}
         for number, batch, slice_ordinals in self._rows(file_slice, form="register"):
-            log_range = self._range(self._files[number].file.groups, batch, slice_ordinals).among(only_keys)
+            log_range = self._range(self._files[number].file.groups, batch, slice_ordinals, only_keys)
             if log_range is not None:
                 ranges_by_file.setdefault(number, []).append(log_range)
         return list(ranges_by_file.values())
@@ -189,7 +189,7 @@ class LogReader:
         rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         arrival = np.repeat(coalesced.arrivals, coalesced.counts)
         slice_ordinals = np.concatenate(coalesced.slice_ordinals) if coalesced.slice_ordinals else None
-        log_range = self._range(kind.groups, rows, slice_ordinals, arrival).among(only_keys)
+        log_range = self._range(kind.groups, rows, slice_ordinals, only_keys, arrival)
         if log_range is not None:
             yield log_range
 
@@ -198,12 +198,23 @@ class LogReader:
         groups: Collection[int],
         rows: pa.RecordBatch,
         slice_ordinals: Indices | None,
+        only_keys: KeyVector | None,
         arrival: Indices | None = None,
-    ) -> LogRange:
+    ) -> LogRange | None:
+        """The rows with one of these sorted distinct keys, or all rows for None; returns None without such rows."""
+        vector = key_vector(rows.column(self._schema.sort_column))
+        if only_keys is not None:
+            _, is_match = find(only_keys, vector)
+            if not is_match.any():
+                return None
+            # For wide tables a batch is filtered several times as fast as its columns, one by one.
+            rows, vector = rows.filter(pa.array(is_match)), take(vector, is_match)
+            slice_ordinals = slice_ordinals[is_match] if slice_ordinals is not None else None
+            arrival = arrival[is_match] if arrival is not None else None
         columns = _columns_of(rows)
         if slice_ordinals is not None:
             columns[SLICE_ORDINAL] = pa.array(slice_ordinals)
-        return LogRange(key_vector(columns[self._schema.sort_column]), groups, columns, arrival)
+        return LogRange(vector, groups, columns, arrival)
 
     def _rows(self, file_slice: FileSlice, *, form: str) -> Iterator[tuple[int, pa.RecordBatch, Indices | None]]:
         """Position of the file, rows, and for a run the slice ordinals of the rows, of every range in version order."""

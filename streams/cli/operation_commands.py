@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 import typer
 from annotated_types import Ge
@@ -218,7 +218,8 @@ def _request(operation: Operation[Any, Any], settings: CommandSettings, values: 
     """
     fields = operation.request.model_fields
     options = {
-        name: value
+        # Names in an argument are not quoted, unlike those in a text of SQL.
+        name: [value] if isinstance(value, str) and list[str] in get_args(fields[name].annotation) else value
         for name, value in values.items()
         if value is not None and not (isinstance(value, bool) and value == fields[name].default)
     }

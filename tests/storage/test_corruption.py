@@ -118,6 +118,61 @@ def test_an_entry_of_a_newer_version_is_refused_and_not_skipped(
 
 
 @pytest.mark.parametrize(
+    "part", ["", "columns.0", "groups.1", "streams.0", "ttl", "references.0", "groups.1.functions.0"]
+)
+def test_a_schema_with_members_of_a_newer_version_is_refused(part: str) -> None:
+    refused_schema(lambda member: member.update(surprise=1), part, "has member '(.*[.])?surprise', which this version")
+
+
+@pytest.mark.parametrize(
+    ("part", "values"),
+    [
+        ("", {"overlays": "yes"}),
+        ("", {"bucket_bits": "2"}),
+        ("", {"index": "paid"}),
+        ("columns.0", {"id": 1.0}),
+        ("columns.0", {"changed": "1"}),
+        ("groups.1", {"merge": None}),
+        ("streams.0", {"groups": {}}),
+        ("ttl", {"rows_ms": "5"}),
+        ("references.0", {"on": "id"}),
+    ],
+    ids=str,
+)
+def test_values_of_a_schema_are_not_converted(part: str, values: dict[str, Any]) -> None:
+    refused_schema(lambda member: member.update(values), part, f"a value in member '(.*[.])?{next(iter(values))}")
+
+
+def refused_schema(change: Callable[[dict[str, Any]], object], part: str, message: str) -> None:
+    """Change a part of the schema in a CREATE entry, and expect that the table cannot be opened."""
+    config: dict[str, Any] = {
+        **SHOP,
+        "columns": {**SHOP["columns"], "total": "bigint"},
+        "groups": {
+            **SHOP["groups"],
+            "sums": {"columns": ["total"], "merge": "aggregate", "functions": {"total": "sum"}},
+        },
+        "streams": {**SHOP["streams"], "sums": {"groups": ["sums"]}},
+        "ttl": {"rows": "90 days"},
+    }
+    table = Table.create(new_uri(), config)
+    store, path = open_store(table.uri), slot_path(TABLE_LANE, 1)
+
+    def change_part(entry: dict[str, Any]) -> None:
+        schema = entry["table_schema"]
+        schema["groups"].insert(1, schema["groups"].pop())
+        schema["references"] = [{"name": "r", "table": "../r", "on": ["id"], "columns": ["a"], "prefix": "r_"}]
+        for name in filter(None, part.split(".")):
+            schema = schema[int(name) if name.isdigit() else name]
+        change(schema)
+
+    overwrite(store, path, resealed(content(store, path), change_part))
+    with pytest.raises(UnsupportedFormat, match=message) as error:
+        Table.open(table.uri)
+    assert "upgrade" in error.value.hint
+
+
+@pytest.mark.parametrize(
     "change", [lambda made: made.update(surprise=1), lambda made: made.pop("rev"), lambda made: made.update(rev="new")]
 )
 def test_a_sidecar_of_a_newer_version_is_refused(

@@ -29,6 +29,7 @@ from weft.storage.core.log.entries import (
 )
 from weft.storage.core.log.file_refs import Sidecar, SliceFile
 from weft.storage.core.names import LaneName, describe_lane
+from weft.storage.core.schema.stored_members import first_problem
 from weft.storage.errors import CorruptData, UnsupportedFormat
 
 _CHECKSUM_PREFIX: Final = b',"sha256":"'
@@ -112,7 +113,8 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
         sidecar = _take_sidecar(values)
         entry = _ADAPTER.validate_python(values, context={})
     except ValidationError as error:
-        raise UnsupportedFormat(f"{where} ({values['kind']}) {_first_problem(error)}", hint="upgrade weft") from None
+        problem = first_problem(error, skipped=1)  # the first part is the kind of the entry
+        raise UnsupportedFormat(f"{where} ({values['kind']}) {problem}", hint="upgrade weft") from None
     if (entry.lane, entry.seq) != (lane, seq) or isinstance(entry, _TABLE_KINDS) == bool(lane):
         raise CorruptData(
             f"{where} contains {entry.kind} {entry.seq} of lane {entry.lane!r}",
@@ -121,18 +123,6 @@ def decode_entry(data: bytes, lane: LaneName, seq: int) -> Entry | Unresolved:
     if sidecar is not None and isinstance(entry, Base | Fold | Intent):
         return Unresolved(**entry, sidecar=sidecar, outline=entry)
     return entry
-
-
-def _first_problem(error: ValidationError) -> str:
-    """A phrase about the first member that is unknown, missing or not readable."""
-    first = error.errors()[0]
-    member = ".".join(str(part) for part in first["loc"][1:])  # the first part is the kind of the entry
-    match first["type"]:
-        case "extra_forbidden":
-            return f"has member {member!r}, which this version of weft does not know"
-        case "missing":
-            return f"has no member {member!r}, which this version of weft needs"
-    return f"has a value in member {member!r} that this version of weft cannot read: {first['msg']}"
 
 
 def _take_sidecar(values: dict[str, Any]) -> Sidecar | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from weft.storage.core import keys, names, ordering
-from weft.storage.core.arrays import Arrays, take_rows
+from weft.storage.core.arrays import Arrays
 from weft.storage.core.keys import Indices, KeyVector, Mask
 from weft.storage.core.merge.events import supplied_mask
 from weft.storage.core.model import Group, Op
@@ -47,16 +47,6 @@ class LogRange:
         """A column; all NULL if batches omitted it, or if the files are older."""
         column = self.columns.get(name)
         return pa.nulls(len(self), arrow_type) if column is None else column
-
-    def among(self, only_keys: KeyVector | None) -> LogRange | None:
-        """The rows with one of these sorted distinct keys, or all rows for None; returns None without such rows."""
-        if only_keys is None:
-            return self
-        _, is_match = keys.find(only_keys, self.keys)
-        if not is_match.any():
-            return None
-        arrival = self.arrival[is_match] if self.arrival is not None else None
-        return LogRange(keys.take(self.keys, is_match), self.groups, take_rows(self.columns, is_match), arrival)
 
 
 def collapse_group(

@@ -342,13 +342,14 @@ def log_rows(slices: Iterable[FileSlice]) -> int:
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """Combine the log ranges of several file groups to one `FileSlice`: adjacent rows of a block become one range.
 
-    ``slices`` are in order of file group, as `plan_slices` returns them. The result has no slice, its rows are not in
-    key order, and ``slice_ordinal`` has the file group of each row.
+    ``slices`` are whole file groups without shared ranges, in order of file group, as `plan_slices` returns them. The
+    result has no slice, its rows are not in key order, and ``slice_ordinal`` has the file group of each row.
     """
     if len(slices) == 1:
         return slices[0]
     file_slices = FileSlices.of(slices)
     assert not file_slices.shared.any(), "rows of shared ranges are filtered for one file group"
+    assert not any(part is not None for part in file_slices.within), "rows of a part are filtered for one file group"
     slice_ordinal = np.repeat(np.arange(len(file_slices)), np.diff(file_slices.first))
     order = np.lexsort((file_slices.start, file_slices.block, file_slices.file))
     file, block, start, rows = (getattr(file_slices, name)[order] for name in RANGE_COLUMNS)

@@ -8,20 +8,22 @@ and readers agree on them (FORMAT.md, "Schemas").
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
 import pyarrow as pa
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from weft.storage.core import names
 from weft.storage.core.model import Column, Group, Reference, Stream, Ttl, make_field
 from weft.storage.core.modes import mode_of
 from weft.storage.core.modes.functions import input_type
+from weft.storage.core.schema.stored_members import first_problem
 from weft.storage.core.types import decode_scalar, encode_scalar, format_type, parse_type
-from weft.storage.errors import NotFound
+from weft.storage.errors import NotFound, UnsupportedFormat
 
 # Field ids of hidden columns are far above those of user columns, and are derived from the column.
 _HIDDEN_EVENT_FIELDS: Final = {
@@ -60,7 +62,8 @@ class TableSchema:
         created_bits: log2 of the number of buckets that the table was created with; None if it was not changed since.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True)  # types of Arrow
+    # Also for the columns, groups and other parts, which are plain dataclasses.
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(arbitrary_types_allowed=True, extra="forbid", strict=True)
     key: tuple[str, ...]
     partition_by: tuple[str, ...]
     bucket_bits: int
@@ -232,13 +235,21 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableSchema:
-        """The schema of a CREATE or SCHEMA entry."""
+        """The schema of a CREATE or SCHEMA entry.
+
+        Raises:
+            UnsupportedFormat: A member is unknown, missing or of another type: a newer version wrote it.
+        """
+        try:
+            schema = _STORED.validate_json(json.dumps(data))  # as JSON, because a strict tuple is no list of Python
+        except ValidationError as error:
+            raise UnsupportedFormat(f"the table's schema {first_problem(error)}", hint="upgrade weft") from None
         columns = []
-        for column in data["columns"]:
-            arrow_type = parse_type(column["type"])
-            default = decode_scalar(column["default"], arrow_type)
-            columns.append({**column, "type": arrow_type, "default": default})
-        return _STORED.validate_python({**data, "columns": columns})
+        for column in schema.columns:
+            arrow_type = parse_type(str(column.type))  # it is still the stored text
+            default = decode_scalar(column.default, arrow_type)
+            columns.append(dataclasses.replace(column, type=arrow_type, default=default))
+        return dataclasses.replace(schema, columns=tuple(columns))
 
 
 _STORED: Final = TypeAdapter(TableSchema)

@@ -42,7 +42,11 @@ def _fill(
     file_slices: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int
 ) -> list[list[int]]:
     """Divide the file groups with these numbers into runs."""
-    shares, shared = _shares_of_run(file_slices, run_bytes).tolist(), file_slices.shared.tolist()
+    shares = _shares_of_run(file_slices, run_bytes).tolist()
+    # A run reads all keys in the ranges of its file groups. Rows of shared log ranges and those of a part of a file
+    # group are filtered for one file group, so it must be a run by itself.
+    within = file_slices.within or itertools.repeat(None)
+    alone = [shared or part is not None for shared, part in zip(file_slices.shared.tolist(), within, strict=False)]
     runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None
@@ -51,8 +55,7 @@ def _fill(
         same_file = path is None or path == file
         file = path or file
         filled += shares[number]
-        # Rows of shared log ranges are filtered for one file group, so it must be a run by itself.
-        if not runs or shared[number] or shared[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
+        if not runs or alone[number] or alone[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
             runs.append([])
             filled = shares[number]
         runs[-1].append(number)

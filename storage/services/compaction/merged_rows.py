@@ -82,7 +82,10 @@ class MergedRows:
         columns = frozenset((*self._columns, names.OP, names.SUPPLIED))
         self._logs = LogReader(env, schema, files, in_order, [columns] * len(in_order), mergers)
         self._collapsed: dict[FileGroup, LogState | None] = {}
-        self._reader = SliceReader(env, schema, self._columns, last=LastRowGroups())
+        self._reader = SliceReader(env, schema, self._columns)
+        # Base and shadow have separate caches: with wide rows, a row group of one would evict that of the other.
+        self._base_reader = replace(self._reader, last=LastRowGroups())
+        self._shadow_reader = replace(self._reader, last=LastRowGroups())
 
     def ranges(self, file_slice: FileSlice) -> Sequence[FileSlice]:
         """The key ranges in which a file group is merged, in order; usually one, the file group itself."""
@@ -118,15 +121,17 @@ class MergedRows:
         slices = [file_slice.slice for file_slice in run]
         if len(run) > 1:
             (combined_slice,) = self._ranges[run[0].group]
-            reader = replace(self._reader, last=None)
-            base = self._in_run([part.base if part is not None else None for part in slices], slices, reader.base)
-            shadow = self._in_run([part.shadow if part is not None else None for part in slices], slices, reader.shadow)
+            bases = [part.base if part is not None else None for part in slices]
+            shadows = [part.shadow if part is not None else None for part in slices]
+            base = self._in_run(bases, slices, self._reader.base)
+            shadow = self._in_run(shadows, slices, self._reader.shadow)
             yield from self._stitch(run).run([base] if base is not None else [], shadow, self._collapse(combined_slice))
             return
         stitch = self._stitch(run)
         for key_range, logs in self.logs(run[0]):
             self._collapsed.pop(run[0].group, None)
-            yield from stitch.run(base_rows(self._reader, key_range), shadow_rows(self._reader, key_range), logs)
+            base_batches, hidden = base_rows(self._base_reader, key_range), shadow_rows(self._shadow_reader, key_range)
+            yield from stitch.run(base_batches, hidden, logs)
 
     def _in_run(
         self, files: Sequence[FileRef | None], slices: Sequence[SliceFile | None], read: _Read

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from weft.storage.core.log.file_refs import FileRef
-from weft.storage.core.plan.slices import FileSlice
+from weft.storage.core.plan.slices import FileSlice, LiveFile
 from weft.storage.errors import NotFound
 from weft.storage.read.snapshot import Snapshot
 
@@ -30,7 +30,8 @@ class StoredFile:
         seq: Slot of the entry that made it visible; None for a base, shadow or overlay file.
         blocks: (block, first row in the block, rows) of each range of a log file that the file group reads; empty for
             other files, and for files of a whole snapshot.
-        file_groups: Number of file groups of the snapshot that read the file; 1 in the files of one file group.
+        file_groups: Number of file groups of the snapshot that read the file; 1 in the files of one file group. 0 for a
+            log file of which every file group has newer slices, while the snapshot as a whole has not covered it.
     """
 
     path: str
@@ -48,15 +49,15 @@ _LAST: Final = np.iinfo(np.int64).max
 
 
 def stored_files(snapshot: Snapshot) -> list[StoredFile]:
-    """The files that reading a whole snapshot needs, in order of their paths.
+    """The files that reading a whole snapshot needs, and its other log files that are not covered, by path.
 
     Raises:
         SnapshotExpired: The snapshot has expired.
     """
-    files_by_path: dict[str, StoredFile] = {}
+    files_by_path = {file.path: replace(file, file_groups=0) for file in map(_log_file, snapshot.files)}
     for file in (file for file_slice in snapshot.slices for file in _files_of(snapshot, file_slice)):
-        groups = files_by_path[file.path].file_groups + 1 if file.path in files_by_path else 1
-        files_by_path[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups)
+        groups = files_by_path[file.path].file_groups if file.path in files_by_path else 0
+        files_by_path[file.path] = replace(file, rows=file.file_rows, blocks=(), file_groups=groups + 1)
     return [files_by_path[path] for path in sorted(files_by_path)]
 
 
@@ -88,12 +89,17 @@ def _files_of(snapshot: Snapshot, file_slice: FileSlice) -> Iterator[StoredFile]
         ]
         yield from (StoredFile(file.path, kind, rows, file.rows, file.size) for kind, file, rows in files if file)
     for number in np.unique(file_slice.file).tolist():
-        log_file, is_in_file = snapshot.files[number], file_slice.file == number
-        log = log_file.file.file
-        kind: _Kind = "fold" if log_file.is_fold else "log"
+        is_in_file = file_slice.file == number
         block, start, rows = file_slice.block[is_in_file], file_slice.start[is_in_file], file_slice.rows[is_in_file]
         blocks = tuple(zip(block.tolist(), start.tolist(), rows.tolist(), strict=True))
-        yield StoredFile(log.path, kind, int(rows.sum()), log.rows, log.size, log_file.lane, log_file.seq, blocks)
+        yield replace(_log_file(snapshot.files[number]), rows=int(rows.sum()), blocks=blocks)
+
+
+def _log_file(log_file: LiveFile) -> StoredFile:
+    """A log file with all of its rows."""
+    kind: _Kind = "fold" if log_file.is_fold else "log"
+    file = log_file.file.file
+    return StoredFile(file.path, kind, file.rows, file.rows, file.size, log_file.lane, log_file.seq)
 
 
 def waiting_since(snapshot: Snapshot) -> dict[str, int]:

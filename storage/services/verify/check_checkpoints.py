@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-from weft.storage.core.log.checkpoint_codec import decode_lane
+from weft.storage.core.log.checkpoint_codec import decode_lane, state_json
 from weft.storage.core.log.cut import Span
 from weft.storage.core.log.entries import LaneEntry
 from weft.storage.core.log.lane_state import LaneState
@@ -27,10 +27,25 @@ class Checkpoints(Generic[S]):
     """The checkpoints of a lane. Only one is in memory at a time, because a checkpoint may have megabytes."""
 
     def __init__(
-        self, env: Environment, lane: LaneName, decode: Callable[[bytes], S | None], findings: Findings
+        self,
+        env: Environment,
+        lane: LaneName,
+        decode: Callable[[bytes], S | None],
+        is_intact: Callable[[bytes], bool],
+        findings: Findings,
     ) -> None:
+        """Check the checkpoints of a lane.
+
+        Args:
+            env: The environment of the table.
+            lane: The lane.
+            decode: Decodes a checkpoint; None if it is damaged, or this version does not use it.
+            is_intact: Whether the digest of a checkpoint is right, whatever version has written it.
+            findings: Receives the problems.
+        """
         self._env, self._lane, self._findings = env, lane, findings
         self._decode: Callable[[bytes], S | None] = decode
+        self._is_intact = is_intact
         self._paths_by_slot: dict[int, list[Path]] | None = None
 
     @property
@@ -54,7 +69,7 @@ class Checkpoints(Generic[S]):
             state = self._decode(data)
             if state is not None and state.head == seq and head_id in (None, state.head_id):
                 yield path, state
-            elif state is None and unseal(data) is not None:
+            elif state is None and self._is_intact(data):
                 self._findings.at(path).info("another version has written it: it is ignored")
             else:
                 self._findings.at(path).warning("it is damaged, or of another log: it is ignored", "delete it")
@@ -117,12 +132,22 @@ def _report_wrong(path: Path, findings: Findings) -> None:
     findings.at(path).damage("S2", text, "delete it, and restart the processes that use the table")
 
 
+def is_intact_table_checkpoint(data: bytes) -> bool:
+    """Whether the digest of a checkpoint of the table lane is right; in early versions it was in the first line."""
+    return state_json(data) is not None or is_sealed(data)
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether the digest in the first line is right, as in the checkpoints of a writer's lane."""
+    return unseal(data) is not None
+
+
 class LaneCheckpoints:
     """Compares the checkpoints of a writer's lane with replays, one for each set of rolled-back spans."""
 
     def __init__(self, env: Environment, lane: LaneName, findings: Findings) -> None:
         self._findings, self._recent = findings, env.tuning.recent_commits
-        self._checkpoints = Checkpoints(env, lane, decode_lane, findings).take_all()
+        self._checkpoints = Checkpoints(env, lane, decode_lane, is_sealed, findings).take_all()
         spans: set[tuple[Span, ...]] = {
             state.rolled_back for checkpoints in self._checkpoints.values() for _, state in checkpoints
         }

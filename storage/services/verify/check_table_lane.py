@@ -40,7 +40,7 @@ from weft.storage.core.schema.table_schema import TableSchema
 from weft.storage.environment import Environment
 from weft.storage.errors import TableError, UnsupportedFormat
 from weft.storage.log.decoded_sidecars import DECODED_SLICES
-from weft.storage.services.verify.check_checkpoints import Checkpoints
+from weft.storage.services.verify.check_checkpoints import Checkpoints, is_intact_table_checkpoint
 from weft.storage.services.verify.check_slots import read_sidecar, read_slots
 from weft.storage.services.verify.findings import Findings, Place
 
@@ -113,7 +113,7 @@ class TableLaneReader:
 
     def __init__(self, env: Environment, slots: Sequence[int], findings: Findings) -> None:
         self._env, self._slots, self._findings = env, slots, findings
-        self.checkpoints = Checkpoints(env, TABLE_LANE, decode_table, findings)
+        self.checkpoints = Checkpoints(env, TABLE_LANE, decode_table, is_intact_table_checkpoint, findings)
         self.lane = TableLane(head=slots[-1] if slots else 0)
 
     def states(self) -> Iterator[tuple[TableEntry | None, TableState | None]]:

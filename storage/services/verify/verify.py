@@ -59,7 +59,7 @@ def verify_table(
     storage_options: Mapping[str, Any] | None = None,
     deep: bool = True,
     progress: OnStage = unobserved,
-    execute: Execute = one_by_one,
+    execute: Execute | None = None,
 ) -> VerifyReport:
     """Verify a table that may be too damaged to open; otherwise as `weft.Table.verify`.
 
@@ -71,14 +71,14 @@ def verify_table(
     return run_verify(TableLog.of(env), deep=deep, progress=progress, execute=execute)
 
 
-def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: Execute = one_by_one) -> VerifyReport:
+def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: Execute | None = None) -> VerifyReport:
     """Verify a table.
 
     Args:
         table_log: Location and clock of the table; its cached state is not used.
         deep: Whether to read the contents of files; otherwise only their sizes are compared with the entries.
         progress: Called during the work.
-        execute: Runs the checks of contents; by default in this process, one file at a time.
+        execute: Runs the checks of contents; None for in this process, one file at a time.
 
     Raises:
         NotFound: The table does not exist.
@@ -86,7 +86,7 @@ def run_verify(table_log: TableLog, *, deep: bool, progress: OnStage, execute: E
     """
     start_time = time.monotonic()
     findings = Findings(progress)
-    cut = _Verification(table_log, findings, execute, deep=deep).run()
+    cut = _Verification(table_log, findings, execute or one_by_one, deep=deep).run()
     findings.finish()
     return VerifyReport(
         uri=table_log.store.uri,

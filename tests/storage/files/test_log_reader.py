@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from collections.abc import Iterator
 from typing import Any
 
@@ -81,3 +83,36 @@ def test_coalesced_ranges_are_bounded(ranges: list[int], monkeypatch: pytest.Mon
     ranges.clear()
     assert len(table.snapshot().to_arrow()) == 5
     assert ranges == [4, 4, 2]
+
+
+def test_a_look_up_does_not_filter_ranges_column_by_column() -> None:
+    """The number of calls that filter a range does not depend on the number of columns."""
+    calls = [look_up_calls(width) for width in (5, 100)]
+    assert calls[0] == calls[1] > 0
+
+
+def look_up_calls(width: int) -> int:
+    """Calls by which a look-up filters the events of a table with this number of value columns."""
+    columns = {f"c{number}": "bigint" for number in range(width)}
+    table = Table.create(
+        new_uri(),
+        {
+            "key": ["id"],
+            "buckets": 1,
+            "columns": {"id": "bigint", **columns},
+            "groups": {"g": {"columns": list(columns)}},
+            "streams": {"s": {"groups": ["g"]}},
+        },
+    )
+    with table.writer("s") as writer:
+        writer.append(pa.table({name: [1, 2, 3] for name in ("id", *columns)}))
+    profile, snapshot = cProfile.Profile(), table.snapshot()
+    with pytest.MonkeyPatch.context() as patch:
+        log_range = LogReader._log_range
+
+        def profiled(self: LogReader, *arguments: Any) -> Iterator[LogRange]:
+            yield from profile.runcall(list, log_range(self, *arguments))
+
+        patch.setattr(LogReader, "_log_range", profiled)
+        assert snapshot.get([2]).num_rows == 1
+    return sum(count for count, *_ in pstats.Stats(profile).stats.values())  # type: ignore[attr-defined]

@@ -234,6 +234,16 @@ def test_lanes_of_query_ids_are_known_by_their_names() -> None:
     assert not is_query_lane(lane_name("orders-query"))
 
 
+def test_names_in_an_argument_are_separated_by_commas_and_not_quoted(tmp_path: Path) -> None:
+    columns = {"id": "bigint", "a.b": "string", "email": "string"}
+    groups = {"g": {"columns": ["a.b", "email"]}}
+    config = {"key": ["id"], "columns": columns, "groups": groups, "streams": {"s": {"groups": ["g"]}}}
+    uri = Table.create(tmp_path / "people", config).uri
+    for text, index in [("a.b", ("a.b",)), ("email,", ("email",)), (" a.b , email ", ("a.b", "email")), ("", ())]:
+        assert weft("alter", "set-index", uri, text).exit_code == 0
+        assert Table.open(uri).schema.index == index
+
+
 def test_alter_changes_the_schema_and_refuses_what_does_not_fit(table: Table) -> None:
     assert "schema revision 4" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout
     assert "already includes this change" in weft("alter", "add-column", table.uri, "order", "note", "string").stdout

@@ -23,6 +23,7 @@ from weft import Table
 from weft.storage.core.keys import key_vector
 from weft.storage.core.merge.stitch import LogState
 from weft.storage.core.plan.regroup_slices import in_order
+from weft.storage.files import base_file, row_groups
 from weft.storage.read.plan.read_task import read_task
 from weft.storage.services.compaction.compaction_task import CompactionTask, NewSlice
 from weft.storage.services.compaction.merge_steps import plan_steps
@@ -94,6 +95,21 @@ def test_the_slices_are_those_of_a_merge_one_by_one(
     expected = written(table, alone.run())
     assert written(table, together.run()) == expected
     assert any(sizes[1] for *_, sizes, _, _ in expected)
+
+
+def test_each_row_group_of_shared_files_is_decoded_once(monkeypatch: pytest.MonkeyPatch, table: Table) -> None:
+    """File groups that are merged one by one read base and shadow in turns; a row group may be as large as a cache."""
+    decode, decoded = base_file._decode_all, list[tuple[str, tuple[int, ...]]]()
+
+    def count(sources: Any, numbers: Any, columns: Any) -> Any:
+        decoded.append((sources[0].read_file.file.path, tuple(numbers)))
+        return decode(sources, numbers, columns)
+
+    monkeypatch.setattr(base_file, "_decode_all", count)
+    monkeypatch.setattr(row_groups, "MAX_BYTES", 1)
+    task_of(table, 1).run()
+    assert {path.split("/")[0] for path, _ in decoded} == {"base", "shadow"}
+    assert sorted(decoded) == sorted(set(decoded))
 
 
 @given(stories(max_steps=6))

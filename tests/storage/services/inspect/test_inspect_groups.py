@@ -37,7 +37,21 @@ def test_files_of_a_group_sum_up_to_its_report(table: Table) -> None:
         assert rows["log"] + rows["fold"] == report.log_rows
         assert len([file for file in files if file.seq is not None]) == report.log_files
     stored = {file.path: file for file in stored_files(snapshot)}
-    assert readers == {path: file.file_groups for path, file in stored.items()}
+    assert readers == {path: file.file_groups for path, file in stored.items() if file.file_groups}
+
+
+def test_a_log_file_that_no_file_group_reads_any_more_is_listed_until_it_is_covered() -> None:
+    table = Table.create(new_uri(), SHOP)
+    append(table, orders(1))
+    append(table, orders(*range(20)))
+    first = table.snapshot().files[0].file.file
+    (group,) = (part.group for part in table.snapshot().slices if 0 in part.file)
+    table.compact(lambda part: part.group == group)
+    snapshot = table.snapshot()
+    stored = {file.path: file for file in stored_files(snapshot)}
+    assert (stored[first.path].file_groups, stored[first.path].rows, stored[first.path].seq) == (0, 1, 2)
+    logs = {file.path: file.bytes for file in stored.values() if file.kind == "log"}
+    assert logs == {live.file.file.path: live.file.file.size for live in snapshot.files}
 
 
 def test_all_kinds_of_files_are_listed(table: Table) -> None:

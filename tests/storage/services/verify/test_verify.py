@@ -20,6 +20,7 @@ from tests.strategies import EVERY_GROUP, Compact, Story, stories
 from weft import Table
 from weft.storage.core.names import Path
 from weft.storage.services.verify.findings import VerifyReport
+from weft.storage.services.verify.verify import verify_table
 from weft.storage.store.object_store import ObjectStore
 from weft.storage.store.open_store import open_store
 
@@ -105,3 +106,9 @@ def test_verify_finds_nothing_in_a_table_that_changes_meanwhile(kind: str, calls
         assert report.ok, f"{kind} {number}: {report}"
         assert store.met > number
         sound(verified(table))
+
+
+def test_none_reads_the_files_in_this_process() -> None:
+    table = shop(new_uri())
+    for report in (table.verify(execute=None), verify_table(table.uri, execute=None)):
+        assert sound(report).checked == table.verify().checked

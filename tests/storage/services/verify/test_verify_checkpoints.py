@@ -8,6 +8,7 @@ from tests.storage.support.damage import Damage, lane, resealed, shop, verified,
 from tests.storage.support.shop import append, new_uri, orders, payments
 from tests.tuning import tuned
 from weft import Table
+from weft.storage.core.log.sealed import seal
 from weft.storage.core.names import TABLE_LANE, LaneName, checkpoint_folder, checkpoint_path
 from weft.storage.services.verify.findings import Severity
 
@@ -50,6 +51,31 @@ def test_checkpoints_are_compared_with_the_replay(table: Table) -> None:
         assert finding.where == path
         damage.remove(path)
     assert wrong(table) == []
+
+
+@pytest.mark.parametrize("where", [TABLE_LANE, LaneName("orders")], ids=["table lane", "lane of a writer"])
+@pytest.mark.parametrize("changes", [{"features": ["later"]}, {"version": 99}, {"unheard": 1}], ids=str)
+def test_an_intact_checkpoint_of_another_version_is_no_damage(
+    table: Table, where: LaneName, changes: dict[str, object]
+) -> None:
+    table = tuned(table, table_checkpoint_every=2, lane_checkpoint_every=2)
+    damage = Damage(table)
+    table.savepoint("one")
+    append(table, orders(7), "orders")
+    (path,) = damage.paths(checkpoint_folder(where))
+    damage.overwrite(path, resealed(damage.content(path), **changes))
+    (finding,) = (finding for finding in verified(table).findings if finding.where == path)
+    assert finding.severity == Severity.INFO
+    assert "another version" in finding.what
+
+
+def test_an_intact_checkpoint_of_the_table_lane_in_its_earlier_form_is_no_damage(table: Table) -> None:
+    """Version 2 had the digest in the first line."""
+    damage = Damage(table)
+    path = checkpoint_path(TABLE_LANE, table.state().head, "a" * 32)
+    damage.store.put(path, seal(b'{"version": 2}'))
+    (finding,) = (finding for finding in verified(table).findings if finding.where == path)
+    assert finding.severity == Severity.INFO
 
 
 def test_a_checkpoint_of_an_entry_that_does_not_exist(table: Table) -> None:
