@@ -271,4 +271,4 @@ def test_a_folder_of_tables_is_a_catalog(tmp_path: Path) -> None:
     assert lines == [{"n": 2}, {"namespace": "shop", "tableName": "wide", "isTemporary": False}]
     assert done.returncode == 1
     assert "TABLE_OR_VIEW_NOT_FOUND" in done.stderr
-    assert "hint: SHOW NAMESPACES" in done.stderr
+    assert "hint: list the tables with SHOW NAMESPACES" in done.stderr
