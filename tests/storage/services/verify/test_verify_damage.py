@@ -255,8 +255,9 @@ def test_blocks_with_wrong_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_schema_that_cannot_be_read(table: Table, damage: Damage) -> None:
+    """As with an entry that lacks a member, a newer version may have written it."""
     path = damage.edit(lane("", 1), lambda entry: entry["table_schema"]["groups"][0].pop("id"))
-    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path), ("S2", path)]
+    assert [(finding.invariant, finding.where) for finding in wrong(table)] == [("S2", path), ("", path)]
 
 
 def test_a_lane_with_the_name_of_the_table_lane(table: Table, damage: Damage) -> None:
