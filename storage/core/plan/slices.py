@@ -340,13 +340,14 @@ def log_rows(slices: Iterable[FileSlice]) -> int:
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """The log ranges of several file groups as one `FileSlice`: adjacent rows of a block become one range.
 
-    ``slices`` are in order of file group, as `plan_slices` returns them. The result has no slice, its rows are not in
-    key order, and ``slice_ordinal`` says which file group each of them belongs to.
+    ``slices`` are whole file groups without shared ranges, in order of file group, as `plan_slices` returns them. The
+    result has no slice, its rows are not in key order, and ``slice_ordinal`` says which file group each has.
     """
     if len(slices) == 1:
         return slices[0]
     several = FileSlices.of(slices)
     assert not several.shared.any(), "rows of shared ranges are filtered for one file group"
+    assert not any(part is not None for part in several.within), "rows of a part are filtered for one file group"
     slice_ordinal = np.repeat(np.arange(len(several)), np.diff(several.first))
     order = np.lexsort((several.start, several.block, several.file))
     file, block, start, rows = (getattr(several, name)[order] for name in RANGE_COLUMNS)

@@ -40,7 +40,11 @@ def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[FileSlices]:
 
 def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int) -> list[list[int]]:
     """Divide file groups, given by their numbers, into runs."""
-    shares, shared = _shares_of_run(several, run_bytes).tolist(), several.shared.tolist()
+    shares = _shares_of_run(several, run_bytes).tolist()
+    # A run reads all keys in the ranges of its file groups. Rows of shared log ranges and those of a part of a file
+    # group are filtered for one file group, so it must be a run by itself.
+    within = several.within or itertools.repeat(None)
+    alone = [shared or part is not None for shared, part in zip(several.shared.tolist(), within, strict=False)]
     runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None
@@ -49,8 +53,7 @@ def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | No
         same_file = path is None or path == file
         file = path or file
         filled += shares[number]
-        # Rows of shared log ranges are filtered for one file group: it is a run by itself.
-        if not runs or shared[number] or shared[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
+        if not runs or alone[number] or alone[runs[-1][-1]] or filled > (1 if same_file else FULL_ENOUGH):
             runs.append([])
             filled = shares[number]
         runs[-1].append(number)

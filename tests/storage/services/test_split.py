@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 import random
 import shutil
 from collections import Counter
@@ -35,6 +37,7 @@ from tests.deaths import Died, changes, deaths
 from tests.faulty_store import FakeClock, Fault, FaultyStore
 from tests.storage.support.damage import Damage
 from tests.storage.support.shop import SHOP, append, contents, new_uri, orders, payments, statuses
+from tests.tuning import tuned
 
 Rows = dict[int, dict[str, Any]]
 
@@ -88,8 +91,9 @@ class Shop:
         for cut, rows in self.before[-3:]:
             assert rows_of(opened.snapshot(cut).to_arrow()) == rows
             if cut != str(snapshot.cut):
-                changed = {row["id"]: row["_change"] for row in opened.changes(cut).read_all().to_pylist()}
-                assert changed == differences(rows, self.expected)
+                for table in (opened, tuned(opened, change_task_bytes=100)):
+                    changed = [(row["id"], row["_change"]) for row in table.changes(cut).read_all().to_pylist()]
+                    assert sorted(changed) == sorted(differences(rows, self.expected).items())
         if len(self.before) % 3 == 0:
             assert self.errors() == []
         self.before.append((str(snapshot.cut), {key: dict(row) for key, row in self.expected.items()}))
@@ -134,6 +138,39 @@ def test_all_reads_are_exact_while_buckets_are_split_and_merged(seed: int, small
     table.split(8)
     shop.check()
     assert {part.group.bits for part in table.snapshot().slices} == {3}
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 10))])
+def test_changes_between_savepoints_are_exact_across_splits(seed: int) -> None:
+    """A file group of one snapshot is several of the other, and each is divided by key range; the logs may be gone."""
+    chance = random.Random(seed)
+    shop = Shop(chance, new_uri(), buckets=1)
+    table = Table(shop.table.env.tuned(row_group_rows=7, shared_row_group_rows=5))
+    acts: list[Callable[[], object]] = [
+        shop.write,
+        shop.write,
+        table.compact,
+        table.fold,
+        lambda: table.split(chance.choice([1, 2, 4, 8])),
+    ]
+    for number in range(8):
+        for act in chance.choices(acts, k=3):
+            act()
+        shop.before.append((str(table.snapshot().cut), {key: dict(row) for key, row in shop.expected.items()}))
+        table.savepoint(f"at-{number}", shop.before[-1][0])
+    for logs in ("kept", "cleaned"):
+        for (since, earlier), (until, later) in itertools.combinations(shop.before, 2):
+            divided = tuned(table, change_task_bytes=chance.choice([1, 500, 2_000]))
+            changed = divided.changes(since, until, before=True).read_all().to_pylist()
+            found = {
+                row["id"]: (row["_change"], (row["_before"] or {}).get("status"), row["status"]) for row in changed
+            }
+            assert len(found) == len(changed), "a key comes twice"
+            assert found == {
+                key: (change, earlier.get(key, {}).get("status"), later.get(key, {}).get("status"))
+                for key, change in differences(earlier, later).items()
+            }, (logs, since, until)
+        table.clean(dt.timedelta(0))
 
 
 def test_an_old_writer_process_may_never_learn_of_a_split() -> None:

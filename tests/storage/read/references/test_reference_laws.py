@@ -49,6 +49,7 @@ steps = st.one_of(
     st.tuples(st.just("orders"), keys, st.one_of(st.none(), keys), versions, operations),
     st.tuples(st.just("payments"), keys, st.floats(0, 9), versions, operations),
     st.tuples(st.sampled_from(["compact", "fold"]), st.sampled_from(["customers", "orders"])),
+    st.tuples(st.just("split"), st.sampled_from(["customers", "orders"]), st.sampled_from([1, 2, 8])),
 )
 
 FILTERS: dict[str, tuple[pc.Expression, Callable[[dict[str, Any]], bool]]] = {
@@ -76,8 +77,9 @@ class Shop:
         self.arrival = 0
 
     def run(self, step: Sequence[Any]) -> None:
-        if step[0] in {"compact", "fold"}:
-            getattr(self.customers if step[1] == "customers" else self.orders, step[0])()
+        if step[0] in {"compact", "fold", "split"}:
+            service, name, *arguments = step
+            getattr(self.customers if name == "customers" else self.orders, service)(*arguments)
             return
         stream, *cells, op = step
         row = dict(zip(COLUMNS[stream], cells, strict=True)) | {"_op": op}

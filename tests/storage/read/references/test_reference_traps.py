@@ -14,7 +14,8 @@ import pytest
 from storage import Table
 from storage.core.names import TABLE_LANE, slot_path
 from storage.errors import Conflict, CorruptData, NotFound, OffsetExpired, OffsetInvalidated, SnapshotExpired
-from tests.storage.support.reference_shop import CUSTOMER, CUSTOMERS, Shop, write
+from tests.storage.support.reference_shop import CUSTOMER, CUSTOMERS, Shop, no_product, write
+from tests.tuning import tuned
 
 NOW = dt.timedelta(0)
 
@@ -225,3 +226,22 @@ def test_hints_list_columns_of_references_where_none_is_read(shop: Shop) -> None
     with pytest.raises(NotFound, match="does not fit") as raised:
         shop.rows(filter=pc.field("customer_name") == 1)
     assert raised.value.hint == "customer_name is string: compare with values of the same type"
+
+
+def test_a_row_changes_once_if_its_large_file_group_was_split_and_its_customer_has_changed(shop: Shop) -> None:
+    """Each later file group is divided by key range, and is searched for rows of the customer."""
+    orders = tuned(shop.orders, row_group_rows=20, shared_row_group_rows=10, change_task_rows=10)
+
+    def order(*keys: int, ts: int) -> None:
+        ids = {"order_id": keys, "customer_id": [1] * len(keys), "ts": [ts] * len(keys)}
+        write(orders, "orders", **ids, **no_product(len(keys)))
+
+    order(*range(100), ts=2)
+    orders.split(1)
+    since = str(orders.snapshot().cut)
+    order(*range(0, 100, 3), ts=3)
+    orders.split(8)
+    order(*range(0, 100, 9), ts=4)
+    shop.customer(1, "Anna", ts=2)
+    changed = [(row["order_id"], row["_change"]) for row in orders.changes(since).read_all().to_pylist()]
+    assert sorted(changed) == [(key, "update") for key in range(100)]
