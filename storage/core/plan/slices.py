@@ -133,6 +133,13 @@ class FileSlices(Sequence[FileSlice]):
     shared: npt.NDArray[np.bool_]
     within: Sequence[KeyRange | None] = ()
 
+    @property
+    def is_filtered(self) -> npt.NDArray[np.bool_]:
+        """Whether the log ranges of a file group have rows of other keys: of other file groups, or of other parts."""
+        if not self.within:
+            return self.shared
+        return self.shared | np.array([part is not None for part in self.within])
+
     @classmethod
     def of(cls, slices: Sequence[FileSlice]) -> FileSlices:
         """The same file groups in columns; none of them is combined."""
@@ -340,14 +347,13 @@ def log_rows(slices: Iterable[FileSlice]) -> int:
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """The log ranges of several file groups as one `FileSlice`: adjacent rows of a block become one range.
 
-    ``slices`` are whole file groups without shared ranges, in order of file group, as `plan_slices` returns them. The
+    ``slices`` are in order of file group, as `plan_slices` returns them, and none `is_filtered`. The
     result has no slice, its rows are not in key order, and ``slice_ordinal`` says which file group each has.
     """
     if len(slices) == 1:
         return slices[0]
     several = FileSlices.of(slices)
-    assert not several.shared.any(), "rows of shared ranges are filtered for one file group"
-    assert not any(part is not None for part in several.within), "rows of a part are filtered for one file group"
+    assert not several.is_filtered.any(), "rows of shared ranges and of parts are filtered for one file group"
     slice_ordinal = np.repeat(np.arange(len(several)), np.diff(several.first))
     order = np.lexsort((several.start, several.block, several.file))
     file, block, start, rows = (getattr(several, name)[order] for name in RANGE_COLUMNS)

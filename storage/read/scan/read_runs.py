@@ -41,10 +41,8 @@ def cut_runs(slices: Sequence[FileSlice], run_bytes: int) -> list[FileSlices]:
 def _fill(several: FileSlices, numbers: Sequence[int], paths: Sequence[Path | None], run_bytes: int) -> list[list[int]]:
     """Divide file groups, given by their numbers, into runs."""
     shares = _shares_of_run(several, run_bytes).tolist()
-    # A run reads all keys in the ranges of its file groups. Rows of shared log ranges and those of a part of a file
-    # group are filtered for one file group, so it must be a run by itself.
-    within = several.within or itertools.repeat(None)
-    alone = [shared or part is not None for shared, part in zip(several.shared.tolist(), within, strict=False)]
+    # A run reads all keys in the ranges of its file groups. So one whose rows are filtered must be a run by itself.
+    alone = several.is_filtered.tolist()
     runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None
