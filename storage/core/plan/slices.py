@@ -135,6 +135,13 @@ class FileSlices(Sequence[FileSlice]):
     shared: npt.NDArray[np.bool_]
     within: Sequence[KeyRange | None] = ()
 
+    @property
+    def is_filtered(self) -> npt.NDArray[np.bool_]:
+        """Whether the log ranges of a file group have rows of other keys: of other file groups, or of other parts."""
+        if not self.within:
+            return self.shared
+        return self.shared | np.array([part is not None for part in self.within])
+
     @classmethod
     def of(cls, slices: Sequence[FileSlice]) -> FileSlices:
         """Convert file groups to columns; they must not be combined."""
@@ -342,14 +349,13 @@ def log_rows(slices: Iterable[FileSlice]) -> int:
 def combine_slices(slices: Sequence[FileSlice]) -> FileSlice:
     """Combine the log ranges of several file groups to one `FileSlice`: adjacent rows of a block become one range.
 
-    ``slices`` are whole file groups without shared ranges, in order of file group, as `plan_slices` returns them. The
-    result has no slice, its rows are not in key order, and ``slice_ordinal`` has the file group of each row.
+    ``slices`` are in order of file group, as `plan_slices` returns them, and none `is_filtered`. The result has no
+    slice, its rows are not in key order, and ``slice_ordinal`` has the file group of each row.
     """
     if len(slices) == 1:
         return slices[0]
     file_slices = FileSlices.of(slices)
-    assert not file_slices.shared.any(), "rows of shared ranges are filtered for one file group"
-    assert not any(part is not None for part in file_slices.within), "rows of a part are filtered for one file group"
+    assert not file_slices.is_filtered.any(), "rows of shared ranges and of parts are filtered for one file group"
     slice_ordinal = np.repeat(np.arange(len(file_slices)), np.diff(file_slices.first))
     order = np.lexsort((file_slices.start, file_slices.block, file_slices.file))
     file, block, start, rows = (getattr(file_slices, name)[order] for name in RANGE_COLUMNS)

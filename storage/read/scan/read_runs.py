@@ -43,10 +43,8 @@ def _fill(
 ) -> list[list[int]]:
     """Divide the file groups with these numbers into runs."""
     shares = _shares_of_run(file_slices, run_bytes).tolist()
-    # A run reads all keys in the ranges of its file groups. Rows of shared log ranges and those of a part of a file
-    # group are filtered for one file group, so it must be a run by itself.
-    within = file_slices.within or itertools.repeat(None)
-    alone = [shared or part is not None for shared, part in zip(file_slices.shared.tolist(), within, strict=False)]
+    # A run reads all keys in the ranges of its file groups. So one whose rows are filtered must be a run by itself.
+    alone = file_slices.is_filtered.tolist()
     runs: list[list[int]] = []
     filled = 0.0
     file: Path | None = None

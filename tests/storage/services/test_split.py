@@ -96,7 +96,10 @@ class Shop:
                     assert sorted(changed) == sorted(differences(rows, self.expected).items())
         if len(self.before) % 3 == 0:
             assert self.errors() == []
-        self.before.append((str(snapshot.cut), {key: dict(row) for key, row in self.expected.items()}))
+        self.remember(str(snapshot.cut))
+
+    def remember(self, cut: str) -> None:
+        self.before.append((cut, {key: dict(row) for key, row in self.expected.items()}))
 
     def errors(self) -> list[str]:
         return [str(error) for error in Table.open(self.table.uri).verify().errors]
@@ -145,7 +148,7 @@ def test_changes_between_savepoints_are_exact_across_splits(seed: int) -> None:
     """A file group of one snapshot is several of the other, and each is divided by key range; the logs may be gone."""
     chance = random.Random(seed)
     shop = Shop(chance, new_uri(), buckets=1)
-    table = Table(shop.table.env.tuned(row_group_rows=7, shared_row_group_rows=5))
+    table = tuned(shop.table, row_group_rows=7, shared_row_group_rows=5)
     acts: list[Callable[[], object]] = [
         shop.write,
         shop.write,
@@ -156,17 +159,18 @@ def test_changes_between_savepoints_are_exact_across_splits(seed: int) -> None:
     for number in range(8):
         for act in chance.choices(acts, k=3):
             act()
-        shop.before.append((str(table.snapshot().cut), {key: dict(row) for key, row in shop.expected.items()}))
-        table.savepoint(f"at-{number}", shop.before[-1][0])
+        cut = str(table.snapshot().cut)
+        shop.remember(cut)
+        table.savepoint(f"at-{number}", cut)
     for logs in ("kept", "cleaned"):
         for (since, earlier), (until, later) in itertools.combinations(shop.before, 2):
             divided = tuned(table, change_task_bytes=chance.choice([1, 500, 2_000]))
             changed = divided.changes(since, until, before=True).read_all().to_pylist()
-            found = {
+            by_key = {
                 row["id"]: (row["_change"], (row["_before"] or {}).get("status"), row["status"]) for row in changed
             }
-            assert len(found) == len(changed), "a key comes twice"
-            assert found == {
+            assert len(by_key) == len(changed), "a key comes twice"
+            assert by_key == {
                 key: (change, earlier.get(key, {}).get("status"), later.get(key, {}).get("status"))
                 for key, change in differences(earlier, later).items()
             }, (logs, since, until)
