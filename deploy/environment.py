@@ -202,9 +202,11 @@ def _install(folder: Path, extra: str, lock: int, progress: Progress) -> None:
     if code:
         raise SetupFailed("\n".join([*lines, "the packages could not be installed; pip says why above."]))
     # Python asks the import hook of an editable installation last, so a folder called `weft` in the current folder,
-    # such as the checkout itself, would hide the package. A folder on Python's path goes first.
+    # such as the checkout itself, would hide the package. A folder on Python's path goes first. It is added by a
+    # statement, because venv-pack refuses environments with folders elsewhere.
+    line = f"import sys; sys.path.append({str(ROOT / 'deploy' / 'python_path')!r})\n"
     for packages in folder.glob("lib/python*/site-packages"):
-        (packages / "__editable__.weft.pth").write_text(f"{ROOT / 'deploy' / 'python_path'}\n", encoding="utf-8")
+        (packages / "__editable__.weft.pth").write_text(line, encoding="utf-8")
 
 
 class _Steps:
