@@ -161,7 +161,7 @@ def test_statements_that_hints_print(spark: SparkSession, table: Table) -> None:
         with pytest.raises(IllegalArgumentException) as caught:
             spark.sql(f"DELETE FROM {name} {condition.format(quoted(KEY))}")
         (hint,) = re.findall(
-            r"hint: (INSERT INTO .*?\))(?:: java|$)", str(caught.value).split("\n\nJVM")[0], re.DOTALL
+            r"hint: use (INSERT INTO .*?\))(?:: java|$)", str(caught.value).split("\n\nJVM")[0], re.DOTALL
         )[:1]
         spark.sql(hint)
         assert key not in rows(table)[KEY].to_pylist()
