@@ -11,18 +11,18 @@ from tests.test_simulation import FULL_SCHEDULES, PART, SCHEDULES, SEED
 EXTENDED_SCHEDULES = 300
 """Up to here in the extended loop; the rest in the nightly loop, which also runs new ones for an hour."""
 THEMES = {
-    "references": 40,  # one schedule in twelve has two tables; here all have
-    "publish": 25,  # few schedules publish; here operators do so most of the time
-    "splits": 30,  # few other schedules change the number of buckets
-    "batches": 20,  # one schedule in six has batches without a query id
-    "moments": 20,  # writers commit while snapshots are taken all the time, and follow what readers have seen
-    "together": 20,  # the same with two tables
-    "retire": 20,  # in no other theme lanes are retired before the schedule ends as often
-    "checkpoints": 20,  # checkpoints are deleted and damaged while processes have read only a part of them
-    "verified": 20,  # a verification after each action of an operator or compactor, in whatever state the table is
+    "references": 20,  # one schedule in twelve has two tables; here all have
+    "publish": 12,  # few schedules publish; here operators do so most of the time
+    "splits": 15,  # few other schedules change the number of buckets
+    "batches": 10,  # one schedule in six has batches without a query id
+    "moments": 10,  # writers commit while snapshots are taken all the time, and follow what readers have seen
+    "together": 10,  # the same with two tables
+    "retire": 10,  # in no other theme lanes are retired before the schedule ends as often
+    "checkpoints": 10,  # checkpoints are deleted and damaged while processes have read only a part of them
+    "verified": 10,  # a verification after each action of an operator or compactor, in whatever state the table is
 }
 """Schedules of a theme in the extended loop; the nightly loop runs `NIGHTLY_TIMES` as many."""
-NIGHTLY_TIMES = 8
+NIGHTLY_TIMES = 16
 
 pytestmark = [
     pytest.mark.skipif(SEED is not None, reason="SIM_SEED asks for one schedule"),

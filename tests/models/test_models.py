@@ -261,7 +261,7 @@ def jar() -> Path:
 @pytest.mark.parametrize(
     ("module", "config"),
     [
-        pytest.param(module, config, id=config, marks=pytest.mark.nightly if config in LARGE else ())
+        pytest.param(module, config, id=config, marks=pytest.mark.nightly if config in LARGE or "_no_" in config else ())
         for module, config in CONFIGS
     ],
 )
