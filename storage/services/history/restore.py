@@ -1,8 +1,9 @@
 """Restore a table to a snapshot, undo one stream, fence or close a lane: services that stop the writers of some lanes.
 
 Restore and undo delete nothing: they record which entries are rolled back and which slices are the newest ones again,
-and everything else follows from that (PROTOCOL.md, "Fencing barriers"). Schema, lanes and savepoints are unchanged.
-Sources may send again what was rolled back, because a lane only counts batches that are not rolled back.
+and everything else follows from that (PROTOCOL.md, "Fencing barriers: restore, undo, close a lane"). Schema, lanes and
+savepoints are unchanged. Sources may send again what was rolled back, because a lane only counts batches that are not
+rolled back.
 """
 
 from __future__ import annotations
