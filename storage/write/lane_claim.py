@@ -10,13 +10,12 @@ from __future__ import annotations
 import warnings
 from typing import Final
 
-from weft.storage.core.log.cut import Span
 from weft.storage.core.log.entries import Claim, Data, Entry, Header, LaneAdd
 from weft.storage.core.log.features import FINISH
 from weft.storage.core.log.lane_state import LaneState
 from weft.storage.core.log.table_state import TableState
 from weft.storage.core.names import LaneName, StreamName
-from weft.storage.errors import Conflict, Fenced, SplitBrain, TableError
+from weft.storage.errors import Conflict, CorruptData, Fenced, SplitBrain, TableError
 from weft.storage.log.entry_header import next_header
 from weft.storage.log.fencing_barrier import complete_fencing_barrier
 from weft.storage.log.present_writer import present_writer, spell_time
@@ -100,7 +99,7 @@ class LaneClaim:
             table = self._table_log.refresh()
         self._check_open()
         self._check_stream(table)
-        self._claim(table.rolled_back.get(self.lane, ()))
+        self._claim(table)
 
     def _take_lane(self, table: TableState) -> None:
         """Rule W10: claim a lane that no writer is in, directly after the entry that finishes it, or add a lane."""
@@ -120,6 +119,7 @@ class LaneClaim:
         """Claim a lane in the slot after its last entry; returns whether this claim has the slot."""
         self.lane = lane
         self.state = LaneState.after(last, table.rolled_back.get(lane, ()))
+        self._check_table_lane(table)
         self._table_log.stamps.observe(self.state.stamp)
         self.epoch = self.state.epoch + 1
         claim = Claim(**self.header(self.state.table_rev), owner=self._owner, intent=0, for_batch=True)
@@ -163,9 +163,10 @@ class LaneClaim:
         if self._table_log.has_ended(self.lane):
             raise Conflict(f"lane {self.lane!r} is closed", hint="choose another name: a closed lane stays closed")
 
-    def _claim(self, rolled_back: tuple[Span, ...]) -> None:
+    def _claim(self, table: TableState) -> None:
         """Rule W1: read the lane to its end, and publish a claim, which fences the previous writer."""
-        self.state = read_lane(self._table_log, self.lane, rolled_back)
+        self.state = read_lane(self._table_log, self.lane, table.rolled_back.get(self.lane, ()))
+        self._check_table_lane(table)
         owners: list[str] = []
         for _ in range(MAX_CLAIM_TRIES):
             self._table_log.stamps.observe(self.state.stamp)
@@ -182,6 +183,21 @@ class LaneClaim:
         raise Conflict(
             f"lane {self.lane!r}: {self._owner} lost {MAX_CLAIM_TRIES} claims to {', '.join(dict.fromkeys(owners))}",
             hint="stop one of the writers, or give it another lane: they claim one lane repeatedly",
+        )
+
+    def _check_table_lane(self, table: TableState) -> None:
+        """Refuse a lane with commits that follow entries of the table lane that do not exist: no reader sees them.
+
+        A copy of a table that was made entry by entry may have such commits. Nobody would see later ones, either.
+        """
+        seen = self.state.table_seen
+        if seen <= table.head or seen <= (head := self._table_log.refresh().head):
+            return
+        raise CorruptData(
+            f"lane {self.lane!r} has commits that follow entry {seen} of the table lane, which ends at entry {head}: "
+            "no reader sees them, and none would see later ones",
+            hint="if this is a copy of a table, finish it: weft verify names the cut for weft restore, and sources send "
+            "the commits after it again (guide: deploy/OPERATIONS.md#backups)",
         )
 
     def header(self, table_rev: int, table_seen: int | None = None, *, epoch: int | None = None) -> Header:

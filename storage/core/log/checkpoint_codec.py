@@ -34,6 +34,9 @@ from weft.storage.core.log.slice_parts import PartSource, Place, SlicePart, read
 from weft.storage.core.log.table_state import TableState
 from weft.storage.errors import TableError
 
+_NOT_STORED: Final = frozenset({"table_seen"})
+"""Fields that other versions of the format do not know, and that are needed only for entries after a checkpoint."""
+
 _OMITTED_IF_DEFAULT: Final = frozenset({"rewritten", "complete_from", "retired_id"})
 """Versions that do not know these fields have written checkpoints without them."""
 
@@ -179,6 +182,7 @@ def decode_lane(data: bytes) -> LaneState | None:
 def _json(model: Callable[..., _Checkpoint], state: TableState | LaneState, **others: Any) -> bytes:
     omitted = {field.name for field in dataclasses.fields(state) if _is_omitted(field, state)}
     fields = [name for name in _fields(type(state)) if name not in omitted]
+    omitted |= _NOT_STORED
     checkpoint = model(features=sorted(readable_features()), fields=fields, state=state, **others)
     return checkpoint.model_dump_json(exclude={"state": omitted}).encode()
 
@@ -194,4 +198,4 @@ def _is_known(checkpoint: _Checkpoint, kind: type[TableState | LaneState]) -> bo
 
 
 def _fields(kind: type[TableState | LaneState]) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+    return [field.name for field in dataclasses.fields(kind) if field.name not in _NOT_STORED]

@@ -44,7 +44,7 @@ Recent = Annotated[
 
 @dataclass(slots=True)
 class LaneState:
-    """State of a prefix of a writer's lane. Checkpoints store every field, as it is declared here.
+    """State of a prefix of a writer's lane. Checkpoints store all fields but ``table_seen``, as they are declared here.
 
     Attributes:
         rolled_back: Spans (after, up to) that restores have rolled back: their batches count as never sent.
@@ -63,6 +63,8 @@ class LaneState:
         source: State of the source after the last commit, as the writer recorded it.
         recent: The newest commits with a batch, by batch; the argument of `add` limits their number.
         watermarks: Watermarks of the lane by group id, from its last live commit; none after a claim for a batch.
+        table_seen: Largest number of entries of the table lane that the writer of a live commit had read. Checkpoints
+            do not store it: it has only the commits after them.
     """
 
     rolled_back: tuple[Span, ...] = ()
@@ -80,6 +82,7 @@ class LaneState:
     source: dict[str, object] = field(default_factory=dict)
     recent: Recent = field(default_factory=dict)
     watermarks: dict[int, Promise] = field(default_factory=dict)
+    table_seen: int = field(default=0, compare=False)
 
     @classmethod
     def after(cls, last: Header | None, rolled_back: tuple[Span, ...]) -> LaneState:
@@ -93,7 +96,7 @@ class LaneState:
         """
         if last is None:
             return cls(rolled_back=rolled_back)
-        return cls(
+        state = cls(
             rolled_back=rolled_back,
             head=last.seq,
             head_id=last.commit_id,
@@ -102,6 +105,9 @@ class LaneState:
             committed_at_ms=last.committed_at_ms,
             table_rev=last.table_rev,
         )
+        if isinstance(last, Data) and not in_spans(rolled_back, last.seq):
+            state.table_seen = last.table_seen or 0
+        return state
 
     def add(self, entry: LaneEntry, recent: int = RECENT_COMMITS) -> None:
         """Apply the next entry.
@@ -136,6 +142,7 @@ class LaneState:
                 self.rolled_back_from.setdefault(entry.query_id, entry.batch)
         elif isinstance(entry, Data):
             self.watermarks = entry.watermarks
+            self.table_seen = max(self.table_seen, entry.table_seen or 0)
             if entry.query_id:
                 self._note_batch(entry, recent)
 

@@ -110,6 +110,7 @@ class LaneChecker:
         is_complete: Whether all slots so far could be read.
         epoch: Epoch of the last entry that could be read.
         claims: Slot of the first claim for each fencing barrier, by the slot of the barrier's INTENT.
+        followed: Live commits that follow an entry of the table lane after ``table.head``: slots, and these entries.
         stamps, seqs: Stamps and slots of the lane's commits, sorted by stamp; set after all have been read.
     """
 
@@ -132,6 +133,7 @@ class LaneChecker:
         self._table_seen = 0
         self.head, self.is_complete, self.epoch = slots[-1] if slots else 0, True, 0
         self.claims: dict[int, int] = {}
+        self.followed: list[tuple[int, int]] = []
         self.stamps: Indices = np.empty(0, np.int64)
         self.seqs: Indices = np.empty(0, np.int64)
 
@@ -184,6 +186,14 @@ class LaneChecker:
         elif self._table.never_had(entry.table_rev):
             place.violation("S19", f"the table never had schema revision {entry.table_rev}")
 
+    def _check_table_seen(self, seq: int, table_seen: int, place: Place) -> None:
+        if table_seen < self._table_seen:
+            text = f"its writer had read {table_seen} entries of the table lane, the last one {self._table_seen}"
+            place.violation("S31", text)
+        self._table_seen = table_seen
+        if table_seen > self._table.head:
+            self.followed.append((seq, table_seen))
+
     def _check_commit(self, entry: Data, place: Place) -> None:
         lane = self._lane
         if entry.stream != lane.stream:
@@ -195,10 +205,8 @@ class LaneChecker:
             text = "its stamp is not larger than those of earlier commits: two events may have the same version"
             place.violation("S13", text)
         self._last_stamp = max(self._last_stamp, entry.stamp)
-        if entry.table_seen is not None and entry.table_seen < self._table_seen:
-            text = f"its writer had read {entry.table_seen} entries of the table lane, the last one {self._table_seen}"
-            place.violation("S31", text)
-        self._table_seen = entry.table_seen or self._table_seen
+        if not in_spans(self._rolled_back, entry.seq) and entry.table_seen is not None:
+            self._check_table_seen(entry.seq, entry.table_seen, place)
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:
             place.violation("S7", f"it says that it has {entry.rows} rows, but its files have {rows}")
