@@ -194,10 +194,10 @@ class LaneClaim:
         if seen <= table.head or seen <= (head := self._table_log.refresh().head):
             return
         raise CorruptData(
-            f"lane {self.lane!r} has commits that follow entry {seen} of the table lane, which ends at entry {head}: "
+            f"lane {self.lane!r} has commits that follow entry {seen} of the table lane, which ends at entry {head}; "
             "no reader sees them, and none would see later ones",
-            hint="if this is a copy of a table, finish it: weft verify names the cut for weft restore, and sources send "
-            "the commits after it again (guide: deploy/OPERATIONS.md#backups)",
+            hint="if this is a copy of a table, finish it: weft verify names the cut for weft restore, and sources "
+            "send the commits after it again (guide: deploy/OPERATIONS.md#backups)",
         )
 
     def header(self, table_rev: int, table_seen: int | None = None, *, epoch: int | None = None) -> Header:
