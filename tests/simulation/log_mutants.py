@@ -99,7 +99,7 @@ def does_not_look_again_after_its_claim(_: Any) -> Any:
         self._declare_lane()
         if self._table_log.refresh().lanes[self.lane].closed is not None:
             raise Conflict("closed", hint="")
-        self._claim(table.rolled_back.get(self.lane, ()))
+        self._claim(table)
         return self._table_log.refresh()
 
     return broken
