@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lint, types and tests, in an environment of its own.
-#   bash deploy/test.sh              the full loop, under 15 minutes on 2 cores: all tests but those of the next two loops
+#   bash deploy/test.sh              the full loop, some 20 minutes on 2 cores: all tests but those of the next two loops
 #   bash deploy/test.sh --extended   what continuous integration runs besides the full loop: the TLA+ models, more schedules of
 #                                    the simulation and broken implementations for it to find, soak, a Spark cluster,
 #                                    real servers beside the simulated ones
@@ -41,15 +41,15 @@ fi
 # times: compiling everything again takes twice as long.
 unset PYTHONDONTWRITEBYTECODE
 # Files of tests run side by side, the longest first (tests/conftest.py). Tests with Spark wait for other processes a third
-# of the time, so three keep two cores busy. Each of them may have JVMs with 3 GB.
-processes=2
+# of the time, so three keep two cores busy. Each of them may have JVMs with 3 GB, but not in the fast loop.
+processes=3
 if [ "$loop" != fast ]; then
   processes=$(python -c 'import os; print(3 if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= 12e9 else 2)')
 fi
 tests=(python -m pytest -n "$processes" --dist loadfile --no-loadscope-reorder)
 if [ "$loop" = fast ]; then
   tests+=(-m "smoke or not (spark or models or integration or slow or extended or nightly)" --hypothesis-profile=fast)
-  tests+=(--at-most 0.3)
+  tests+=(--at-most 0.25)
 elif [ "$loop" = extended ]; then
   tests+=(-m "(extended or models) and not nightly")
 elif [ "$loop" = ci ]; then
