@@ -190,6 +190,8 @@ class LaneChecker:
         if table_seen < self._table_seen:
             text = f"its writer had read {table_seen} entries of the table lane, the last one {self._table_seen}"
             place.violation("S31", text)
+        if in_spans(self._rolled_back, seq):
+            return  # a restore of a copy rolls back commits that follow entries of another table lane
         self._table_seen = table_seen
         if table_seen > self._table.head:
             self.followed.append((seq, table_seen))
@@ -205,7 +207,7 @@ class LaneChecker:
             text = "its stamp is not larger than those of earlier commits: two events may have the same version"
             place.violation("S13", text)
         self._last_stamp = max(self._last_stamp, entry.stamp)
-        if not in_spans(self._rolled_back, entry.seq) and entry.table_seen is not None:
+        if entry.table_seen is not None:
             self._check_table_seen(entry.seq, entry.table_seen, place)
         rows = sum(file.file.rows for file in entry.files)
         if entry.rows != rows:

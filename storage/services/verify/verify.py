@@ -131,7 +131,7 @@ class _Verification:
             claims = {name: lane.claims for name, lane in self._lanes.items()}
             check_fencing_barriers(table, claims, self._findings)
         if table.state is not None:
-            self._check_followed(table)
+            self._check_followed(table, table.state)
             self._check_reach(table, retained)
             if self._deep:
                 self._check_contents(table, retained)
@@ -205,7 +205,7 @@ class _Verification:
             if schema is not None and self._files.have(file.file):
                 self._contents.add_log_file(schema, file, registers_of, ends)
 
-    def _check_followed(self, table: TableLane) -> None:
+    def _check_followed(self, table: TableLane, state: TableState) -> None:
         """Check that the entries of the table lane that commits follow exist: no reader sees other commits (S31)."""
         head = table.head
         if any(lane.followed for lane in self._lanes.values()):
@@ -215,13 +215,15 @@ class _Verification:
             missed = [(seq, seen) for seq, seen in lane.followed if seen > head]
             if missed:
                 hidden[name] = missed[0]
-        ends = {name: hidden[name][0] - 1 if name in hidden else lane.head for name, lane in self._lanes.items()}
+        ends = {name: lane.head for name, lane in self._lanes.items()}
+        ends |= {name: seq - 1 for name, (seq, _) in hidden.items()}
+        visible = Cut(head, only(ends, state.lanes))  # a cut for restore names no retired lane
         for name, (seq, seen) in hidden.items():
             text = f"commits from entry {seq} on follow entry {seen} of the table lane, which ends at {head}"
             self._findings.at(describe_lane(name)).damage(
                 "S31",
                 f"{text}: no reader sees them",
-                f"if this is a copy of a table: weft restore URI '{Cut(head, ends)}'; sources send these commits again",
+                f"if this is a copy of a table: weft restore URI '{visible}'; sources send these commits again",
             )
 
     def _check_reach(self, table: TableLane, retained: RetainedSnapshots) -> None:
